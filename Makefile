@@ -1,0 +1,24 @@
+# Two commands matter: `make demo` trains and prints the reproduction, `make test` runs the suite.
+# Both need only Python 3.11+ and a package index.
+SHELL := /bin/sh
+PYTHON ?= python3
+OUT ?= runs/table1
+.PHONY: demo test test-all check env clean
+
+env: .venv/.viewspan
+
+.venv/.viewspan: pyproject.toml Makefile .ci/env
+	@sh .ci/env $(PYTHON)
+
+demo: env
+	@.venv/bin/viewspan demo --out $(OUT)
+
+# PYTEST_ARGS adds to or overrides what pyproject.toml says, e.g. PYTEST_ARGS="-m slow"
+test: env
+	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+check: env
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+clean:
+	rm -rf .venv .tools runs

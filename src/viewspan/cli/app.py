@@ -1,0 +1,66 @@
+"""The `viewspan` command: its verbs, and one way of failing.
+
+Exit codes: 0 done, 1 a run failed, 2 bad input, 3 a required gate was not met, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import cyclopts
+
+import viewspan
+
+app = cyclopts.App(
+    name="viewspan",
+    help="Does the way positive pairs are drawn let contrastive learning recover the latent geometry, "
+    "and if not, what will it learn instead?",
+    version=viewspan.__version__,
+    default_parameter=cyclopts.Parameter(negative=()),
+    exit_on_error=False,
+    print_error=False,
+    suppress_keyboard_interrupt=False,
+)
+for path, summary in {
+    "predict:predict": "What the loss will prefer, by quadrature: no training.",
+    "predict:theory": "Every certificate of the theory, with its numbers and its verdict.",
+    "reproduce:reproduce": "Train a published experiment and print it beside the published numbers.",
+    "reproduce:demo": "The short way round: one prediction, Table 1 at the quick profile, the report.",
+    "audit:audit": "Which factors does a view pipeline, or a set of pairs, never move?",
+    "audit:lint": "Mechanical faults of a view pipeline, in seconds.",
+    "vision:train": "Contrastive training on images.",
+    "vision:probe": "Linear probe and kNN of a trained run, beside raw pixels and the untrained encoder.",
+    "report:report": "One self-contained HTML page, figures and tables from records.",
+    "report:diff": "What differs between two runs: settings and environment before numbers.",
+}.items():
+    app.command(f"viewspan.cli.{path}", name=path.split(":")[1], help=summary)
+
+
+def fail(message: object, code: int) -> NoReturn:
+    """One line on stderr, then exit."""
+    print("viewspan: " + " ".join(str(message).split()), file=sys.stderr)
+    raise SystemExit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; a caller's mistake is one line on stderr, never a traceback."""
+    from viewspan.checks import RunFailed
+
+    try:
+        result = app(arguments)
+    except cyclopts.CycloptsError as error:
+        fail(error, 2)
+    except KeyboardInterrupt:
+        fail("interrupted; what had finished is kept", 130)
+    except RunFailed as error:
+        fail(error, 1)
+    except (ValueError, TypeError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        fail(error, 2)
+    except ModuleNotFoundError as error:
+        fail(f"{error}; the extras that bring it are named in the README (pip install 'viewspan[vision]')", 2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(0) from None
+    raise SystemExit(result if isinstance(result, int) else 0)

@@ -20,7 +20,9 @@ class RunFailed(RuntimeError):
     """A run that started could not be finished (the command line exits with code 1)."""
 
 
-def number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False) -> float:
+def number(
+    name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False
+) -> float:
     """A finite real number in [low, high], or (low, high] with `open_low`."""
     try:
         x = float(value)
@@ -42,7 +44,9 @@ def integer(name: str, value: Any, *, low: int | None = None, high: int | None =
         raise TypeError(f"{name} must be an integer, got {value!r}")
     n = value.__index__()
     if (low is not None and n < low) or (high is not None and n > high):
-        span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"in {low}..{high}"
+        span = (
+            f"at least {low}" if high is None else f"at most {high}" if low is None else f"in {low}..{high}"
+        )
         raise ValueError(f"{name} must be {span}, got {n}")
     return n
 
@@ -63,7 +67,9 @@ def rows(name: str, x: Tensor, *, dim: int | None = None, min_rows: int = 1) -> 
     if not x.is_floating_point():
         raise TypeError(f"{name} must be floating point, got dtype {x.dtype}")
     if x.ndim != 2 or x.shape[1] == 0 or (dim is not None and x.shape[1] != dim):
-        raise ValueError(f"{name} must have shape (n, {dim if dim is not None else 'd'}), got {tuple(x.shape)}")
+        raise ValueError(
+            f"{name} must have shape (n, {dim if dim is not None else 'd'}), got {tuple(x.shape)}"
+        )
     if x.shape[0] < min_rows:
         raise ValueError(f"{name} must have at least {min_rows} rows, got {x.shape[0]}")
     finite = torch.isfinite(x.detach()).all(dim=1)

@@ -26,9 +26,7 @@ _DEBYE_TERMS = 8
 _SERIES_TERMS = 60
 
 
-def uniform(
-    n: int, dim: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float32
-) -> Tensor:
+def uniform(n: int, dim: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
     """Independent uniform points on S^(dim-1), drawn on the generator's device.
 
     Args:
@@ -154,7 +152,11 @@ def log_prob(x: Tensor, mean: Tensor, kappa: float | Tensor) -> Tensor:
     if not bool(((k >= 0) & torch.isfinite(k)).all()):
         raise ValueError(f"kappa must be finite and in [0, inf), got {kappa!r}")
     scaled = torch.from_numpy(np.asarray(_log_phi_scaled(d, k.detach().cpu().numpy())))
-    gap = (x.double() - mean.double()).square().sum(-1) / 2 if x.device.type != "mps" else (x - mean).square().sum(-1) / 2
+    gap = (
+        (x.double() - mean.double()).square().sum(-1) / 2
+        if x.device.type != "mps"
+        else (x - mean).square().sum(-1) / 2
+    )
     return (-k.to(gap) * gap - scaled.to(gap)).to(x.dtype)
 
 

@@ -1,0 +1,228 @@
+"""`fit`, the one training loop for encoders on pair laws, and `evaluate`, the loss on fresh draws afterwards."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from viewspan import checks, losses, pairs, runtime, sphere
+
+SCHEDULES = ("constant", "cosine")
+_RECORD_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `fit` did.
+
+    Attributes:
+        history: series recorded every tenth step and at the last: step, loss, alignment, uniformity (nats).
+        steps: optimiser steps taken.
+        seconds: wall time.
+        precision: ``float32`` or ``bfloat16``, as used.
+    """
+
+    history: dict[str, list[float]]
+    steps: int
+    seconds: float
+    precision: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A loss on fresh draws.
+
+    Attributes:
+        loss: nats, at `m` negatives.
+        loss_minus_log_m: loss − log M, comparable over M up to O(1/M).
+        standard_error: of the mean over anchors, nats (fibres, where anchors share them).
+        m: number of negatives an anchor met.
+    """
+
+    loss: float
+    loss_minus_log_m: float
+    standard_error: float
+    m: int
+
+
+def fit(
+    f: nn.Module,
+    g: Callable[[Tensor], Tensor],
+    law: pairs.PairLaw,
+    loss: nn.Module,
+    *,
+    steps: int,
+    batch_size: int = 512,
+    group_size: int | None = None,
+    lr: float = 1e-3,
+    schedule: Literal["constant", "cosine"] = "constant",
+    precision: str = "float32",
+    device: str = "cpu",
+    generator: torch.Generator,
+    on_step: Callable[[int, float], None] | None = None,
+) -> Run:
+    """Train f on pairs of `law` seen through g, with Adam; f is changed in place and left in training mode.
+
+    Anchors and positives of a step are encoded in one pass: 2·batch_size rows whatever the loss. The loss is handed
+    the fields of the batch it takes (`group`, `moved`).
+
+    Args:
+        f: encoder, data (n, k) to embedding (n, d).
+        g: process, latents (n, d) to data (n, k); not trained.
+        law: how positives are drawn.
+        loss: a module called as loss(anchor, positive[, group=][, moved=]).
+        steps: optimiser steps, >= 1.
+        batch_size: pairs a step, >= 2.
+        group_size: pairs on each fibre, for losses with on-fibre negatives; None for independent anchors.
+        lr: Adam's learning rate > 0.
+        schedule: ``constant``, or ``cosine`` down to zero over the steps.
+        precision: ``float32``, ``bfloat16`` (autocast) or ``auto``.
+        device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
+        generator: draws the batches; it must lie on the device.
+        on_step: called with (step, loss) where history is recorded.
+
+    Returns:
+        `Run`.
+
+    Raises:
+        ValueError: for a bad argument, or a loss that needs a field the batches lack.
+        RunFailed: if the loss is not finite; the weights are those of the step before.
+
+    Example:
+        >>> from viewspan import encoders, processes
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> law = pairs.FullSupport(dim=3, kappa=1 / 0.3)
+        >>> f = encoders.InverseLinear(3, 3, generator=rng)
+        >>> run = fit(f, processes.Identity(3), law, losses.InfoNCE(0.3), steps=20, generator=rng)
+        >>> run.steps, run.history["step"]
+        (20, [1.0, 11.0, 20.0])
+    """
+    checks.integer("steps", steps, low=1)
+    checks.integer("batch_size", batch_size, low=2)
+    checks.number("lr", lr, low=0, open_low=True)
+    checks.choice("schedule", schedule, SCHEDULES)
+    where = runtime.device(device)
+    precision = runtime.precision(precision, where)
+    if generator.device.type != where.type:
+        raise ValueError(f"generator must lie on the device {where}, got {generator.device}")
+    f.to(where).train()
+    if isinstance(g, nn.Module):
+        g.to(where).eval()
+    optimiser = torch.optim.Adam(f.parameters(), lr=lr)
+    decay = (lambda s: (1 + math.cos(math.pi * s / steps)) / 2) if schedule == "cosine" else (lambda s: 1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, decay)
+    history: dict[str, list[float]] = {"step": [], "loss": [], "alignment": [], "uniformity": []}
+    split: Callable[..., losses.LossParts] | None = getattr(loss, "parts", None)
+    start = time.perf_counter()
+    for step in range(1, steps + 1):
+        batch = law.batch(batch_size, group_size=group_size, generator=generator)
+        fields = _fields(loss, batch)
+        with torch.no_grad():
+            x = g(torch.cat([batch.anchor, batch.positive]))
+        with runtime.autocast(where, precision):
+            h = f(x).float()
+        anchor, positive = h.split(len(batch))
+        parts = split(anchor, positive, **fields) if split else None
+        total: Tensor = parts.total if parts else loss(anchor, positive, **fields)
+        optimiser.zero_grad(set_to_none=True)
+        total.backward()
+        value = float(total.detach())
+        if not math.isfinite(value):
+            raise checks.RunFailed(f"the loss became {value} at step {step} of {steps} (lr={lr:g})")
+        optimiser.step()
+        scheduler.step()
+        if step % _RECORD_EVERY == 1 or step == steps:
+            history["step"].append(float(step))
+            history["loss"].append(value)
+            if parts:
+                history["alignment"].append(float(parts.alignment.detach()))
+                history["uniformity"].append(float(parts.uniformity.detach()))
+            if on_step:
+                on_step(step, value)
+    return Run(history, steps, time.perf_counter() - start, precision)
+
+
+@torch.no_grad()
+def evaluate(
+    f: nn.Module,
+    g: Callable[[Tensor], Tensor],
+    law: pairs.PairLaw,
+    *,
+    temperature: float,
+    rho: float = 0.0,
+    n: int = 4096,
+    m: int = 2000,
+    generator: torch.Generator,
+) -> Evaluation:
+    """InfoNCE of f in eval mode on n fresh anchors, each against m fresh negatives of the loss's own law.
+
+    Negatives from U are fresh for every 256 anchors. For ρ > 0 the anchors lie 16 to a fibre, and a share ρ of the
+    negatives is drawn afresh from that fibre.
+
+    Args:
+        f, g, law: as in `fit`; f is left in the mode it came in.
+        temperature: τ > 0.
+        rho: share of negatives from the anchor's fibre, in [0, 1].
+        n: anchors, a multiple of 256.
+        m: negatives M >= 1.
+        generator: the source of randomness.
+
+    Returns:
+        `Evaluation`.
+    """
+    checks.integer("n", n, low=256)
+    checks.integer("m", m, low=1)
+    chunk, per_fibre = 256, 16
+    on_fibre = round(checks.number("rho", rho, low=0, high=1) * m)
+    loss = losses.InfoNCE(temperature, rho=rho)
+    mode = f.training
+    f.eval()
+    values = []
+    for _ in range(n // chunk):
+        batch = law.batch(chunk, group_size=per_fibre if on_fibre else None, generator=generator)
+        h = f(g(torch.cat([batch.anchor, batch.positive])))
+        anchor, positive = h.split(chunk)
+        shared = f(g(sphere.uniform(m - on_fibre, law.dim, generator=generator))) if on_fibre < m else None
+        if not on_fibre:
+            values.append(_each(loss, anchor, positive, shared))
+            continue
+        fibres = batch.anchor[::per_fibre]
+        near = law.sample_support(fibres, on_fibre, generator)  # type: ignore[attr-defined]
+        near = f(g(near.reshape(-1, law.dim))).reshape(len(fibres), on_fibre, -1)
+        for i, own in enumerate(near):
+            rows = slice(i * per_fibre, (i + 1) * per_fibre)
+            negatives = own if shared is None else torch.cat([own, shared])
+            values.append(_each(loss, anchor[rows], positive[rows], negatives).mean(0, keepdim=True))
+    f.train(mode)
+    each = torch.cat(values).double()
+    mean = float(each.mean())
+    return Evaluation(mean, mean - math.log(m), float(each.std() / math.sqrt(len(each))), m)
+
+
+def _each(loss: losses.InfoNCE, anchor: Tensor, positive: Tensor, negatives: Tensor | None) -> Tensor:
+    """The loss of each anchor against shared negatives, shape (n,)."""
+    tau = loss.temperature
+    s_p = (anchor * positive).sum(1) / tau
+    return torch.logaddexp(s_p, (anchor @ negatives.T / tau).logsumexp(1)) - s_p  # type: ignore[union-attr]
+
+
+def _fields(loss: nn.Module, batch: pairs.PairBatch) -> dict[str, Tensor]:
+    """The fields of the batch that the loss takes; one it needs and the batch lacks is an error."""
+    fields: dict[str, Tensor] = {}
+    for name, parameter in inspect.signature(loss.forward).parameters.items():
+        if name not in ("group", "moved"):
+            continue
+        value = getattr(batch, name)
+        if value is not None:
+            fields[name] = value
+        elif parameter.default is inspect.Parameter.empty:
+            how = "group_size" if name == "group" else "a law that tags its pairs (pairs.Tagged)"
+            raise ValueError(f"{type(loss).__name__} needs {name} for every pair, which takes {how}")
+    return fields

@@ -1,0 +1,348 @@
+"""One run on a synthetic process: draw g, train f on a pair law, measure recovery on fresh draws.
+
+All experiments but the image one are lists of these runs. A run's settings are the whole of what decides it: equal
+settings give equal bits on one machine, whatever the number of workers, since a run uses one thread unless told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from viewspan import (
+    checks,
+    diagnosis,
+    encoders,
+    losses,
+    metrics,
+    pairs,
+    processes,
+    records,
+    runtime,
+    sphere,
+    theory,
+    training,
+)
+
+ProcessName = Literal["identity", "linear", "spiral", "patches", "invertible_mlp", "monomial"]
+PROCESSES: tuple[str, ...] = get_args(ProcessName)
+N_SIDECAR = 1000  # anchors kept beside a record, the same in every run of one dimension
+N_SCORED = 4096
+
+
+class Settings(pydantic.BaseModel):
+    """Everything that decides a run.
+
+    Attributes:
+        process: name of g.
+        process_variant: ``code`` or ``text``, where the published code and text differ.
+        dim: d.
+        pairs: ``holds`` (full support), ``violated`` (held latents), ``mixture``, ``tagged`` or ``jittered``.
+        n_fixed, kappa, convention: of the pair law.
+        share: ε, share of full-support pairs in ``mixture`` and ``tagged``.
+        sigma: angle of ``jittered``, radians.
+        loss: ``standard``, ``mixed``, ``corrected``, ``uniformity`` (corrected plus a uniformity term) or ``tagged``.
+        rho: share of negatives from the anchor's fibre; 0 standard, 1 corrected.
+        beta: weight of the uniformity term.
+        weight: w, weight of the moved term of ``tagged``.
+        warm_steps: steps on the moved term alone, before the `steps`.
+        temperature: τ.
+        encoder: ``mlp`` or ``inverse``.
+        hidden: widths of the MLP.
+        norm_order: BatchNorm ``after`` or ``before`` the ReLU.
+        seed: seeds the process, the encoder, the batches and the evaluation.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    process: ProcessName
+    process_variant: Literal["code", "text"] = "code"
+    dim: int = 3
+    pairs: Literal["holds", "violated", "mixture", "tagged", "jittered"]
+    n_fixed: int = 1
+    kappa: float = 1 / 0.3
+    convention: Literal["ambient", "subsphere"] = "subsphere"
+    share: float = 0.0
+    sigma: float = 0.0
+    loss: Literal["standard", "mixed", "corrected", "uniformity", "tagged"]
+    rho: float = 0.0
+    beta: float = 1.0
+    weight: float = 1.0
+    warm_steps: int = 0
+    temperature: float = 0.3
+    encoder: Literal["mlp", "inverse"] = "mlp"
+    hidden: tuple[int, ...] = (128, 256, 256, 256, 128)
+    norm_order: Literal["after", "before"] = "after"
+    steps: int
+    batch_size: int = 512
+    group_size: int | None = None
+    lr: float = 1e-3
+    schedule: Literal["constant", "cosine"] = "cosine"
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
+    seed: int
+    profile: str = "quick"
+
+
+def complete(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings checked and filled in with every default, as JSON values; the error names the field and the rule."""
+    try:
+        return Settings.model_validate(settings).model_dump(mode="json")
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"
+        ) from None
+
+
+def stream(seed: int, name: str, device: str = "cpu") -> torch.Generator:
+    """An independent generator for each named use of a run's seed."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def law_of(s: Settings) -> pairs.PairLaw:
+    """The pair law of a run."""
+    full = pairs.FullSupport(dim=s.dim, kappa=s.kappa)
+    held = pairs.FixedLatents(dim=s.dim, kappa=s.kappa, n_fixed=s.n_fixed, convention=s.convention)
+    match s.pairs:
+        case "holds":
+            return full
+        case "violated":
+            return held
+        case "mixture":
+            return pairs.Mixture(held=held, moved=full, share=s.share)
+        case "tagged":
+            return pairs.Tagged(held=held, moved=full, share=s.share)
+        case "jittered":
+            return pairs.Jittered(held=held, sigma=s.sigma)
+
+
+def process_of(s: Settings) -> nn.Module:
+    """The process g of a run, drawn from its seed where it is random."""
+    g = stream(s.seed, "process")
+    if s.process in ("spiral", "patches") and s.dim != 3:
+        raise ValueError(f"dim must be 3 for process {s.process!r}, got {s.dim}")
+    match s.process:
+        case "identity":
+            return processes.Identity(s.dim)
+        case "linear":
+            out = 7 if s.dim == 3 else 7 * s.dim
+            return processes.Linear(s.dim, out, variant=s.process_variant, generator=g)
+        case "spiral":
+            return processes.Spiral()
+        case "patches":
+            return processes.Patches(variant=s.process_variant)
+        case "invertible_mlp":
+            return processes.InvertibleMLP(s.dim, variant=s.process_variant, generator=g)
+        case "monomial":
+            return processes.Monomial(s.dim)
+
+
+def encoder_of(s: Settings, out_dim: int) -> nn.Module:
+    """The encoder f of a run, with its initial weights."""
+    g = stream(s.seed, "encoder")
+    if s.encoder == "mlp":
+        return encoders.MLP(out_dim, s.dim, hidden=s.hidden, norm_order=s.norm_order, generator=g)
+    match s.process:
+        case "identity" | "linear":
+            return encoders.InverseLinear(out_dim, s.dim, generator=g)
+        case "spiral":
+            return encoders.InverseSpiral(generator=g)
+        case "patches":
+            return encoders.InversePatches(variant=s.process_variant, generator=g)
+        case _:
+            raise ValueError(f"encoder 'inverse' is not defined for process {s.process!r}")
+
+
+def loss_of(s: Settings) -> nn.Module:
+    """The loss of a run."""
+    match s.loss:
+        case "standard" | "mixed" | "corrected":
+            return losses.InfoNCE(s.temperature, rho=share_on_fibre(s))
+        case "uniformity":
+            return losses.UniformityInfoNCE(s.temperature, beta=s.beta)
+        case "tagged":
+            return losses.TaggedInfoNCE(s.temperature, weight=s.weight)
+
+
+def share_on_fibre(s: Settings) -> float:
+    """ρ of the loss that a run is evaluated with."""
+    return {"standard": 0.0, "mixed": s.rho, "corrected": 1.0, "uniformity": 1.0, "tagged": 0.0}[s.loss]
+
+
+def train(s: Settings) -> tuple[nn.Module, nn.Module, pairs.PairLaw, training.Run]:
+    """f trained, g, the law and the run; a tagged run first takes `warm_steps` on its moved term alone."""
+    g, law = process_of(s), law_of(s)
+    f = encoder_of(s, g.out_dim)  # type: ignore[arg-type]
+    device = str(runtime.device(s.device).type)
+    draws = stream(s.seed, "batches", device)
+
+    def fit(loss: nn.Module, steps: int) -> training.Run:
+        return training.fit(
+            f, g, law, loss,
+            steps=steps, batch_size=s.batch_size, group_size=s.group_size, lr=s.lr, schedule=s.schedule,
+            precision=s.precision, device=device, generator=draws,
+        )  # fmt: skip
+
+    if not s.warm_steps:
+        return f, g, law, fit(loss_of(s), s.steps)
+    warm = fit(losses.TaggedInfoNCE(s.temperature, weight=1.0), s.warm_steps)
+    run = fit(loss_of(s), s.steps)
+    later = {**run.history, "step": [step + s.warm_steps for step in run.history["step"]]}
+    history = {key: warm.history[key] + later[key] for key in later}
+    return f, g, law, training.Run(history, warm.steps + run.steps, warm.seconds + run.seconds, run.precision)
+
+
+def run(experiment: str, settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
+    """Train, measure and describe one run.
+
+    Args:
+        experiment: the experiment the record belongs to.
+        settings: the fields of `Settings`.
+
+    Returns:
+        The record, and the sidecar arrays ``z`` (1000 fixed anchors) and ``h`` (their images under h = f∘g).
+    """
+    s = Settings(**settings)
+    start = time.perf_counter()
+    with runtime.threads(1 if s.device == "cpu" else None) as n_threads:
+        f, g, law, trained = train(s)
+        result = measure(f, g, law, s)
+        z = sphere.uniform(N_SIDECAR, s.dim, generator=torch.Generator().manual_seed(0))
+        arrays = {"z": z.numpy(), "h": embed(f, g, z).numpy()}
+    record = records.Record(
+        experiment=experiment,
+        settings=s.model_dump(mode="json"),
+        result=records.jsonable(result),
+        history=trained.history,  # type: ignore[arg-type]
+        environment=records.environment(device=s.device, precision=trained.precision, threads=n_threads),
+        seconds=time.perf_counter() - start,
+        finished=time.time(),
+    )
+    return record, arrays
+
+
+@torch.no_grad()
+def embed(f: nn.Module, g: nn.Module, z: Tensor) -> Tensor:
+    """h(z) in eval mode, on the CPU."""
+    where = next(f.parameters()).device
+    f.eval()
+    return f(g(z.to(where))).float().cpu()
+
+
+def measure(f: nn.Module, g: nn.Module, law: pairs.PairLaw, s: Settings) -> dict[str, Any]:
+    """Recovery on fresh anchors, the loss on fresh draws, the prediction, and what the map is."""
+    z = sphere.uniform(N_SCORED, s.dim, generator=stream(s.seed, "score"))
+    h = embed(f, g, z)
+    score = metrics.score(z, h)
+    on_law = law if s.pairs != "tagged" else pairs.Mixture(held=law.held, moved=law.moved, share=law.share)  # type: ignore[attr-defined]
+    rho = share_on_fibre(s) if hasattr(on_law, "sample_support") else 0.0
+    where = next(f.parameters()).device.type
+    loss = training.evaluate(
+        f, g, on_law, temperature=s.temperature, rho=rho, generator=stream(s.seed, "loss", where)
+    )
+    floor = theory.floor(s.dim, temperature=s.temperature)
+    found = diagnosis.diagnose(z, h, law)
+    return {
+        "r2": score.r2,
+        "r2_per_coordinate": score.r2_parts.per_coordinate,
+        "r2_pooled": score.r2_parts.pooled,
+        "mcc": score.mcc,
+        "mcc_reference": score.mcc_parts.reference,
+        "ape": score.ape,
+        "undefined": score.undefined,
+        "loss": loss.loss,
+        "loss_minus_log_m": loss.loss_minus_log_m,
+        "loss_standard_error": loss.standard_error,
+        "m": loss.m,
+        "above_floor": loss.loss_minus_log_m - floor if rho == 0 else None,
+        "predicted": predicted(on_law, s, loss.m),
+        "diagnosis": found.kind,
+        "evidence": found.evidence,
+        "sentence": found.sentence,
+    }
+
+
+def predicted(law: pairs.PairLaw, s: Settings, m: int) -> dict[str, float | None] | None:
+    """Where theory says this run ends, at M = m negatives; None where it does not say.
+
+    Under full support with κ = 1/τ every minimiser is an isometry. A linear encoder on the identity or a linear
+    process can represent the squeeze family and little else. An MLP goes on to the floor of the standard loss, where
+    no readout is determined, or to great subspheres where those are the minimisers of the corrected loss.
+    """
+    if s.loss in ("uniformity", "tagged") or (
+        s.encoder == "inverse" and s.process not in ("identity", "linear")
+    ):
+        return None
+    try:
+        p = theory.predict(law, temperature=s.temperature, rho=share_on_fibre(s))
+    except (ValueError, TypeError):
+        return None
+    if s.pairs == "holds" and p.orthogonal_is_minimiser:
+        return {"loss_minus_log_m": p.loss_minus_log_m("orthogonal", m=m), "r2": 1.0, "ape": 0.0}
+    if s.encoder == "inverse" or p.squeeze.limit == "great_subspheres":
+        return {
+            "loss_minus_log_m": p.loss_minus_log_m("squeeze", m=m),
+            "r2": p.squeeze.r2,
+            "ape": p.squeeze.ape,
+        }
+    if s.pairs == "violated" and s.loss == "standard":
+        return {"loss_minus_log_m": p.loss_minus_log_m("floor", m=m), "r2": None, "ape": None}
+    if s.pairs == "violated" and s.loss == "corrected" and p.orthogonal_is_minimiser:
+        return {"loss_minus_log_m": p.loss_minus_log_m("orthogonal", m=m), "r2": None, "ape": None}
+    return None
+
+
+def aggregate(runs: list[records.Record], by: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Runs that agree in the settings `by` become one cell with mean and spread over seeds."""
+    groups: dict[tuple[Any, ...], list[records.Record]] = {}
+    for record in runs:
+        groups.setdefault(tuple(map(repr, (record.settings[key] for key in by))), []).append(record)
+    return [cell(group, by) for group in groups.values()]
+
+
+def cell(runs: list[records.Record], by: tuple[str, ...]) -> dict[str, Any]:
+    """One line of a table: mean ± standard deviation (n − 1; null for one seed) of every measured number."""
+    first = runs[0]
+    line: dict[str, Any] = {key: first.settings[key] for key in by}
+    line["seeds"] = len(runs)
+    line["m"] = first.result["m"]
+    for key in ("r2", "mcc", "ape", "loss_minus_log_m", "above_floor"):
+        line[key] = spread([r.result[key] for r in runs])
+    line["mcc_reference"] = first.result["mcc_reference"]
+    line["predicted"] = first.result["predicted"]
+    kinds = [r.result["diagnosis"] for r in runs]
+    line["diagnosis"] = max(sorted(set(kinds)), key=kinds.count)
+    line["diagnoses"] = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    line["r2_runs"] = [r.result["r2"] for r in runs]
+    line["seconds"] = sum(r.seconds for r in runs)
+    return line
+
+
+def spread(values: list[float | None]) -> dict[str, float | None] | None:
+    """Mean, standard deviation and median; None if any value is undefined."""
+    known = [v for v in values if v is not None]
+    if not known or len(known) < len(values):
+        return None
+    sd = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return {"mean": float(np.mean(known)), "sd": sd, "median": float(np.median(known))}
+
+
+def comparable(loss: float | None, m: int, c: float | None) -> float | None:
+    """A loss at M negatives on the scale of M → ∞: loss − log M − c/M (without c where it is not known)."""
+    return None if loss is None else loss - math.log(m) - (c or 0.0) / m
+
+
+def choose_processes(names: list[str] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """The processes named on the command line, in the experiment's order."""
+    for name in names or ():
+        checks.choice("process", name, allowed)
+    return tuple(name for name in allowed if not names or name in names)

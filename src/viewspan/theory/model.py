@@ -1,0 +1,107 @@
+"""A pair law as the numbers the quadrature needs, and the closed-form pieces they give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from viewspan import pairs, sphere
+from viewspan.theory import quadrature
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The positive law: with probability `share` vMF(z, `kappa_moved`), else a draw on the fibre K(z).
+
+    Attributes:
+        dim: d.
+        m: held coordinates, 1..d; 1 for full support, where the split only names coordinates.
+        kappa: κ of the fibre draw.
+        convention: ``ambient`` (κr² on the fibre) or ``subsphere`` (κ).
+        share: probability ε of a full-support pair.
+        kappa_moved: κ of a full-support pair.
+        sigma: standard deviation of the turn after the fibre draw, radians.
+    """
+
+    dim: int
+    m: int
+    kappa: float
+    convention: str
+    share: float = 0.0
+    kappa_moved: float = 0.0
+    sigma: float = 0.0
+
+    @property
+    def ell(self) -> int:
+        """Free coordinates ℓ = d − m."""
+        return self.dim - self.m
+
+    def fibre_concentration(self, t: Floats) -> Floats:
+        """c: the concentration of the draw on the fibre at latitude t."""
+        return self.kappa * np.cos(t) ** 2 if self.convention == "ambient" else np.full_like(t, self.kappa)
+
+    def fibre_cosine(self, t: Floats) -> Floats:
+        """A_ℓ(c): the mean cosine between the anchor's free direction and the positive's."""
+        return sphere.mean_cosine(self.ell, self.fibre_concentration(t)) if self.ell else np.ones_like(t)
+
+    def held_alignment(self, n: int = 64) -> float:
+        """a_K = E⟨z, z⁺⟩ of a held pair, E[s + r²·A_ℓ(c)]; 1 where everything is held."""
+        rule = quadrature.latitude(self.m, self.ell, n)
+        s, r2 = np.sin(rule.t) ** 2, np.cos(rule.t) ** 2
+        cosine = self.fibre_cosine(rule.t)
+        turn = -math.expm1(-(self.sigma**2) / 2)  # 1 − q
+        held, free = 1 - turn / self.m, 1 - turn / max(self.ell, 1)
+        return float(rule.weight @ (held * s + free * r2 * cosine))
+
+    def orthogonal_alignment(self, n: int = 64) -> float:
+        """E⟨z, z⁺⟩ of any pair."""
+        moved = float(sphere.mean_cosine(self.dim, self.kappa_moved))
+        return self.share * moved + (1 - self.share) * self.held_alignment(n)
+
+    def fibre_entropy(self, n: int = 64) -> float:
+        """E H(P(·|z)) of a held pair relative to the uniform law on its fibre: −E KL(P(·|z) ‖ U(K)), nats."""
+        if self.ell == 0:
+            return 0.0
+        rule = quadrature.latitude(self.m, self.ell, n)
+        return float(rule.weight @ sphere.entropy(self.ell, self.fibre_concentration(rule.t)))
+
+
+def of(law: object) -> Model:
+    """The model of a pair law.
+
+    Raises:
+        TypeError: for a law without known closed forms.
+    """
+    if isinstance(law, pairs.FullSupport):
+        return Model(law.dim, 1, 0.0, "subsphere", share=1.0, kappa_moved=law.kappa)
+    if isinstance(law, pairs.FixedLatents):
+        if law.n_fixed == 0:
+            return Model(law.dim, 1, 0.0, "subsphere", share=1.0, kappa_moved=law.kappa)
+        return Model(law.dim, law.n_fixed, law.kappa, law.convention)
+    if isinstance(law, pairs.Mixture):
+        held, moved = law.held, law.moved
+        if held.n_fixed == 0 and held.kappa != moved.kappa and 0 < law.share < 1:
+            raise ValueError(
+                "law must hold at least one coordinate in a Mixture to be predicted, got n_fixed=0"
+            )
+        m, kappa = max(held.n_fixed, 1), held.kappa
+        share = law.share if held.n_fixed else 1.0
+        kappa_moved = moved.kappa if held.n_fixed or law.share > 0 else held.kappa
+        return Model(law.dim, m, kappa, held.convention, share, kappa_moved)
+    if isinstance(law, pairs.Jittered):
+        held = law.held
+        return Model(law.dim, held.n_fixed, held.kappa, held.convention, sigma=law.sigma)
+    if isinstance(law, pairs.Tagged):
+        raise TypeError(
+            "law must say one positive law for one loss, got Tagged: predict its parts, "
+            "predict(law.held, rho=1.0) and predict(law.moved), whose losses the tagged loss adds"
+        )
+    raise TypeError(
+        f"law must be FullSupport, FixedLatents, Mixture or Jittered to be predicted, got {type(law).__name__}; "
+        "asymptotic_loss evaluates any map under any law"
+    )

@@ -1,0 +1,253 @@
+"""`viewspan train` and `viewspan probe`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from viewspan import checks, records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from viewspan.vision import pairing
+    from viewspan.vision.loop import Progress
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+def train(
+    data: str,
+    *,
+    encoder: str,
+    views: str,
+    out: Path,
+    epochs: int,
+    loss: Literal["ntxent", "standard", "corrected", "same-anchor"] = "ntxent",
+    pairs: Literal["two-views", "clean-view"] = "two-views",
+    temperature: float = 0.5,
+    base_views: int = 8,
+    strength: float = 0.1,
+    shift: int = 1,
+    negatives: int = 512,
+    batch_size: int = 256,
+    lr: float = 3e-4,
+    schedule: Literal["constant", "cosine"] = "constant",
+    weight_decay: float = 0.0,
+    head: Literal["none", "mlp"] = "none",
+    order: Literal["fixed", "random"] = "fixed",
+    seed: int = 0,
+    limit: int | None = None,
+    skip_bad: bool = False,
+    resume: bool = False,
+    save_seconds: float = 60.0,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    threads: int | None = None,
+    track: Path | None = None,
+    json_: Annotated[bool, Parameter(name="--json")] = False,
+) -> int:
+    """Contrastive training on images.
+
+    Ctrl-C (SIGINT) and SIGTERM end the run after the step under way, with a checkpoint, and exit codes 130 and 143.
+
+    Args:
+        data: class folders, a flat folder, an .npz file, cifar10 or package.module:name.
+        encoder: resnet18, vit, mlp, or package.module:name of what gives a torch module.
+        views: all, crop, all-without-crop, a .yaml file, or package.module:name of a callable.
+        out: folder for checkpoints and the record.
+        epochs: passes over the images.
+        loss: ntxent; standard (InfoNCE, one direction); corrected (support-corrected, on two levels of views of one
+            image); same-anchor (Algorithm 14 as published, which cannot learn).
+        pairs: two-views, or clean-view: the first view is the image itself, as published.
+        temperature: τ > 0.
+        base_views: corrected only: views of an image that form its group.
+        strength: corrected only: colour jitter of the positive, as a share of the views' own.
+        shift: corrected only: largest shift of the positive, pixels.
+        negatives: same-anchor only: views of the image that serve as negatives.
+        batch_size: positive pairs in a step, over all processes.
+        lr: Adam's learning rate.
+        schedule: constant, or cosine with a short rise.
+        weight_decay: L2 term.
+        head: none, or mlp: a projection head that the probe drops.
+        order: fixed or random order of the views' operations, drawn once a run.
+        seed: of everything random.
+        limit: train on so many images, drawn by the seed.
+        skip_bad: leave out files that cannot be decoded instead of refusing.
+        resume: go on from the checkpoint in the folder, if there is one.
+        save_seconds: seconds between checkpoints; 0: one after each step.
+        device: where to compute.
+        precision: auto takes bfloat16 where it is at least 1.5 times faster.
+        threads: CPU threads.
+        track: folder for TensorBoard.
+        json_: print one JSON document.
+    """
+    from viewspan import images, vision
+
+    objective, pairing = _objective(
+        loss, pairs, temperature, base_views=base_views, strength=strength, shift=shift, negatives=negatives
+    )
+    backbone = _encoder(encoder)
+    pipeline = images.views.resolve(views, order=order)
+    held = images.load(data, skip_bad=skip_bad)
+    if limit is not None:
+        held = _limited(held, limit, seed)
+    first = _first_process()
+    if first:
+        print(held.summary(), file=sys.stderr)
+    try:
+        with _progress() as progress:
+            run = vision.train(
+                held, encoder=backbone, views=pipeline, loss=objective, pairs=pairing, epochs=epochs,
+                batch_size=batch_size, lr=lr, schedule=schedule, weight_decay=weight_decay, head=head, seed=seed,
+                order=order, out=out, resume=resume, save_seconds=save_seconds, device=device, precision=precision,
+                threads=threads, track=track, progress=progress,
+            )  # fmt: skip
+    except vision.Interrupted as stopped:
+        print(f"viewspan: {stopped}; go on with --resume", file=sys.stderr)
+        return 128 + stopped.signum
+    if not first:
+        return 0
+    result = {
+        "run": str(out),
+        "steps": run.steps,
+        "loss": run.loss,
+        "m": run.m,
+        "loss_minus_log_m": run.history["loss_minus_log_m"][-1],
+        "no_signal": run.no_signal,
+        "images_per_second": run.images_per_second,
+        "n_train": len(held),
+        "skipped": [name for name, _ in held.skipped],
+        "precision": run.settings["precision"],
+        "record": str(run.record),
+        "reused": run.reused,
+    }
+    if json_:
+        _print_json(result)
+    else:
+        print(f"{'reused 1 of 1: ' if run.reused else ''}{run.steps} steps, {run.sentence}")
+        print(f"{run.images_per_second:.0f} images/s; {run.record}")
+    return 0
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(records.jsonable(value), allow_nan=False))
+
+
+def _objective(
+    loss: str,
+    pairs: str,
+    temperature: float,
+    *,
+    base_views: int,
+    strength: float,
+    shift: int,
+    negatives: int,
+) -> tuple[nn.Module, pairing.Pairing]:
+    """The loss and the pairing behind the names of the command line; an option that would do nothing is refused."""
+    from viewspan import losses, vision
+
+    clean = pairs == "clean-view"
+    given = {"base_views": base_views != 8, "strength": strength != 0.1, "shift": shift != 1}
+    for name, changed in given.items():
+        if changed and loss != "corrected":
+            raise ValueError(f"{name} applies to loss corrected only, got loss {loss}")
+    if negatives != 512 and loss != "same-anchor":
+        raise ValueError(f"negatives applies to loss same-anchor only, got loss {loss}")
+    if loss == "corrected":
+        if clean:
+            raise ValueError(
+                "pairs clean-view does not apply to loss corrected: its anchors are views of the image"
+            )
+        two_level = vision.TwoLevel(base_views=base_views, strength=strength, shift=shift)
+        return losses.InfoNCE(temperature, rho=1), two_level
+    if loss == "same-anchor":
+        return losses.InfoNCE(temperature), vision.SameAnchor(negatives=negatives, clean=clean)
+    objective = losses.NTXent(temperature) if loss == "ntxent" else losses.InfoNCE(temperature)
+    return objective, vision.TwoViews(clean=clean)
+
+
+def _encoder(name: str) -> Any:
+    from viewspan import vision
+    from viewspan.images import named
+
+    built_in = {"resnet18": vision.resnet18, "vit": vision.vit, "mlp": vision.mlp}
+    if name in built_in:
+        return built_in[name]
+    if not named.is_named(name):
+        raise ValueError(f"encoder must be one of {', '.join(built_in)} or package.module:name, got {name!r}")
+    return named.import_named(name, what="encoder")
+
+
+def _limited(held: Any, limit: int, seed: int) -> Any:
+    """A random subset of the images, the same for the same seed."""
+    import torch
+
+    checks.integer("limit", limit, low=2)
+    if limit >= len(held):
+        return held
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))
+    return held.subset(order[:limit].sort().values)
+
+
+def _first_process() -> bool:
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+class _progress:
+    """Progress on stderr: a bar on a terminal, else a line an epoch."""
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        import rich.console
+        import rich.progress as bars
+
+        self.bar: bars.Progress | None = None
+        self.last = time.monotonic()
+        console = rich.console.Console(stderr=True)
+        if console.is_terminal and _first_process():
+            columns = (
+                bars.TextColumn("epoch {task.fields[epoch]}"),
+                bars.BarColumn(),
+                bars.MofNCompleteColumn(),
+                bars.TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:.0f} images/s"),
+                bars.TimeRemainingColumn(),
+            )
+            self.bar = bars.Progress(*columns, console=console, transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task("train", total=None, epoch="", loss=float("nan"), speed=0.0)
+        return self.show
+
+    def __exit__(self, *failure: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def show(self, p: Progress) -> None:
+        """After a step."""
+        epoch = f"{p.epoch}/{p.epochs}"
+        if self.bar is not None:
+            self.bar.update(
+                self.task,
+                completed=p.step,
+                total=p.steps,
+                epoch=epoch,
+                loss=p.loss,
+                speed=p.images_per_second,
+            )
+        elif p.step * p.epochs % p.steps == 0 or time.monotonic() - self.last > 30:
+            self.last = time.monotonic()
+            left = time.strftime("%H:%M:%S", time.gmtime(p.seconds_left))
+            print(
+                f"epoch {epoch}  step {p.step}/{p.steps}  loss {p.loss:.4f}  {p.images_per_second:.0f} images/s  "
+                f"{left} left",
+                file=sys.stderr,
+            )

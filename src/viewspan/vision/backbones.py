@@ -1,0 +1,182 @@
+"""Image encoders at the published sizes: any number of channels, any image size, 512-d unit embeddings.
+
+A backbone is any callable that gives an `nn.Module`: it is called with the arguments `channels` and `size` it has,
+so `torchvision.models.resnet18` or a class of your own can be used as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from viewspan import checks
+
+Backbone = Callable[..., nn.Module]
+FEATURES = 512
+
+
+def resnet18(channels: int = 3, size: tuple[int, int] = (32, 32)) -> nn.Module:
+    """ResNet-18 with the ImageNet stem (7×7, stride 2, then pooling) and no last layer: 512 features, 11.2 M weights.
+
+    Args:
+        channels: of the images; the first convolution takes as many.
+        size: (height, width) of the views; any, the network averages over positions.
+    """
+    from torchvision.models import resnet18 as build
+
+    net = build(weights=None)
+    net.fc = nn.Identity()
+    if channels != 3:
+        net.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+def vit(
+    channels: int = 3,
+    size: tuple[int, int] = (32, 32),
+    *,
+    patch: int = 4,
+    width: int = 384,
+    layers: int = 6,
+    heads: int = 6,
+    hidden: int = 1536,
+    out_dim: int = FEATURES,
+) -> nn.Module:
+    """Vision transformer on 4×4 patches: width 384, 6 layers, 6 heads, hidden 1536, linear to 512: 10.9 M weights.
+
+    Args:
+        channels: of the images.
+        size: (height, width) of the views: square, a multiple of `patch`.
+        patch, width, layers, heads, hidden, out_dim: the shape of the network.
+    """
+    from torchvision.models import VisionTransformer
+
+    if size[0] != size[1] or size[0] % patch:
+        raise ValueError(f"size must be square and a multiple of patch={patch} for vit, got {size}")
+    net = VisionTransformer(size[0], patch, layers, heads, width, hidden, num_classes=out_dim)
+    if channels != 3:
+        net.conv_proj = nn.Conv2d(channels, width, patch, stride=patch)
+    head = net.heads.head
+    nn.init.trunc_normal_(
+        head.weight, std=0.02
+    )  # torchvision starts it at zero: embeddings without direction
+    return net
+
+
+def mlp(
+    channels: int = 3,
+    size: tuple[int, int] = (32, 32),
+    *,
+    width: int = 2048,
+    layers: int = 3,
+    dropout: float = 0.1,
+    out_dim: int = FEATURES,
+) -> nn.Module:
+    """MLP on raw pixels: 3 × (linear 2048, BatchNorm, GELU, dropout .1), linear to 512: 15.8 M weights at 3×32×32.
+
+    Args:
+        channels, size: of the views; their product is the number of inputs.
+        width, layers, dropout, out_dim: the shape of the network.
+    """
+    parts: list[nn.Module] = [nn.Flatten()]
+    n_in = channels * size[0] * size[1]
+    for _ in range(layers):
+        parts += [nn.Linear(n_in, width), nn.BatchNorm1d(width), nn.GELU(), nn.Dropout(dropout)]
+        n_in = width
+    return nn.Sequential(*parts, nn.Linear(n_in, out_dim))
+
+
+class Encoder(nn.Module):
+    """A backbone with an optional projection head: images in [0, 1] to unit embeddings.
+
+    `features` is what a probe reads: the backbone's output, before the head and before normalising.
+
+    Args:
+        backbone: (n, C, H, W) -> (n, features) (more dimensions are flattened).
+        head: ``none``, as published, or ``mlp``: linear, ReLU, linear to 128 (SimCLR), used in training only.
+        shape: (C, H, W) of the images it takes.
+    """
+
+    def __init__(self, backbone: nn.Module, *, head: str = "none", shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        checks.choice("head", head, ("none", "mlp"))
+        self.backbone = backbone
+        self.shape = shape
+        self.head: nn.Module = nn.Identity()
+        if head == "mlp":
+            d = self._width()
+            self.head = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, 128))
+
+    def _width(self) -> int:
+        was = self.training
+        self.eval()
+        with torch.no_grad():
+            width = self.features(torch.zeros(1, *self.shape)).shape[1]
+        self.train(was)
+        return width
+
+    def features(self, images: Tensor) -> Tensor:
+        """Backbone features, (n, C, H, W) in [0, 1] -> (n, d)."""
+        out = self.backbone(images)
+        if not isinstance(out, Tensor) or out.ndim < 2 or len(out) != len(images):
+            got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(f"encoder must map ({len(images)}, C, H, W) to ({len(images)}, d), got {got}")
+        return out.flatten(1)
+
+    def project(self, images: Tensor) -> Tensor:
+        """Embeddings before normalising, (n, C, H, W) -> (n, d)."""
+        return self.head(self.features(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Unit embeddings in float32, (n, C, H, W) -> (n, d). A zero row stays zero."""
+        return nn.functional.normalize(self.project(images).float(), dim=1)
+
+
+def build(backbone: Backbone | nn.Module, shape: tuple[int, int, int], *, head: str, seed: int) -> Encoder:
+    """An encoder with weights drawn from `seed`; the caller's random state is left as it was.
+
+    Args:
+        backbone: a callable that gives an `nn.Module`, or a module (copied; its weights are kept).
+        shape: (C, H, W) of the views.
+        head: ``none`` or ``mlp``.
+        seed: of the weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = copy.deepcopy(backbone) if isinstance(backbone, nn.Module) else _call(backbone, shape)
+        if not isinstance(net, nn.Module):
+            raise TypeError(f"encoder must give a torch.nn.Module, got {type(net).__name__}")
+        return Encoder(net, head=head, shape=shape)
+
+
+def _call(backbone: Backbone, shape: tuple[int, int, int]) -> Any:
+    """Call with those of `channels` and `size` that it takes."""
+    if not callable(backbone):
+        raise TypeError(f"encoder must be a module or a callable that gives one, got {backbone!r}")
+    offered = {"channels": shape[0], "size": (shape[1], shape[2])}
+    parameters = inspect.signature(backbone).parameters
+    needed = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in offered
+    ]
+    if needed:
+        raise TypeError(
+            f"encoder {name(backbone) or backbone!r} needs {', '.join(needed)}; only channels and size are given: "
+            "wrap it in a function that sets the rest"
+        )
+    return backbone(**{k: v for k, v in offered.items() if k in parameters})
+
+
+def name(backbone: Backbone | nn.Module) -> str | None:
+    """``package.module:name`` under which a backbone can be imported again, or None."""
+    module, attribute = getattr(backbone, "__module__", None), getattr(backbone, "__qualname__", None)
+    if not module or not attribute or module == "__main__" or "<" in attribute or "." in attribute:
+        return None
+    return f"{module}:{attribute}"

@@ -356,18 +356,20 @@ def _minimise(problem: _Problem, n: int, near: float | None) -> tuple[float, flo
         found = optimize.minimize_scalar(at, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
         return float(found.x), float(found.fun)
 
-    x = loss = math.nan
-    if near is not None:
-        x, loss = search(math.log(near) - _NEAR, math.log(near) + _NEAR)
-    if near is None or abs(x - math.log(near)) > 0.9 * _NEAR:
-        losses = squeeze.terms(model, tau, rho, np.exp(_LOG_LAM), n).loss
-        best = int(np.argmin(losses))
-        x, loss = search(_LOG_LAM[max(best - 1, 0)], _LOG_LAM[min(best + 1, len(_LOG_LAM) - 1)])
     limits = {
         0.0: squeeze.squeezed_to_held(model, tau, rho, n),
         math.inf: squeeze.squeezed_to_free(model, tau, rho, n),
     }
     end = min(limits, key=lambda lam: limits[lam])
+    x = loss = math.nan
+    if near is not None:
+        x, loss = search(math.log(near) - _NEAR, math.log(near) + _NEAR)
+    if near is None or abs(x - math.log(near)) > 0.9 * _NEAR:
+        losses = squeeze.terms(model, tau, rho, np.exp(_LOG_LAM), n).loss
+        best, last = int(np.argmin(losses)), len(_LOG_LAM) - 1
+        if best in (0, last) and limits[end] <= losses[best]:
+            return end, limits[end]
+        x, loss = search(_LOG_LAM[max(best - 1, 0)], _LOG_LAM[min(best + 1, last)])
     return (end, limits[end]) if limits[end] <= loss + 1e-10 else (math.exp(x), loss)
 
 
@@ -450,9 +452,7 @@ def _rivals(problem: _Problem, numbers: _Numbers) -> dict[str, float]:
         rivals["squeeze"] = numbers.squeeze.loss
     if not problem.full and model.share == 0 and model.sigma == 0:
         everywhere = float(sphere.log_phi(model.dim, 1 / tau))
-        mixed = {0: everywhere, 1: 1 / tau}.get(rho) or float(
-            np.logaddexp(np.log(rho) + 1 / tau, np.log1p(-rho) + everywhere)
-        )
+        mixed = squeeze.mixed(rho, 1 / tau, everywhere)
         rivals["spreading"] = mixed - 1 / tau
         if rho == 1 and model.ell:
             rule = quadrature.latitude(model.m, model.ell, _RULES[-1])

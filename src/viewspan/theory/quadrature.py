@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import interpolate, special
+
+from viewspan import sphere
 
 Floats = npt.NDArray[np.float64]
 
 _DROP = 60.0  # weights below e^-60 of the largest are rounding noise in any sum
+_STEP = 0.002  # of the table of log Φ_n, in log(1 + a)
 
 
 class Latitude(NamedTuple):
@@ -162,3 +165,22 @@ def mean_absolute(a: Floats, b: Floats, ell: int) -> Floats:
         inside = special.betainc(0.5, (ell - 1) / 2, x * x)
     tail = 2 * np.exp(log_k) * (1 - x * x) ** ((ell - 1) / 2) / (ell - 1)
     return np.where(a >= b, a, b * (x * inside + tail))
+
+
+def log_phi_scaled(n: int, a: Floats, largest: float) -> Floats:
+    """log Φ_n(a) − a for 0 <= a <= `largest`: exact for n = 1 and 3, else from a cached table (to about 1e-12).
+
+    Kernels of two rules need it at thousands of points for each λ, where Bessel functions are the whole cost.
+    """
+    if n in (1, 3):
+        return sphere.log_phi_scaled(n, a)
+    return np.asarray(_log_phi_table(n, largest)(np.log1p(a)))
+
+
+@functools.lru_cache(maxsize=32)
+def _log_phi_table(n: int, largest: float) -> interpolate.CubicHermiteSpline:
+    """The cubic spline through values and slopes, equispaced in log(1 + a)."""
+    y = np.linspace(0, np.log1p(largest) * (1 + 1e-12), 16 + int(np.log1p(largest) / _STEP))
+    a = np.expm1(y)
+    slope = (sphere.mean_cosine(n, a) - 1) * (1 + a)
+    return interpolate.CubicHermiteSpline(y, sphere.log_phi_scaled(n, a), slope)

@@ -58,13 +58,13 @@ def terms(model: Model, tau: float, rho: float, lam: npt.ArrayLike, n: int) -> T
 
 def _log_negatives(model: Model, tau: float, rho: float, lam: Floats, phi: Floats, n: int) -> Floats:
     """log E_neg e^⟨h(z), h'⟩/τ at each outer node."""
-    u, v = np.sin(phi) ** 2, np.cos(phi) ** 2
-    fibre = u / tau + sphere.log_phi(model.ell, v / tau)
+    v = np.cos(phi) ** 2
+    if rho == 0:
+        return log_everywhere(model, tau, lam, phi, n)
+    fibre = 1 / tau + quadrature.log_phi_scaled(model.ell, v / tau, 1 / tau)  # (u + v)/τ = 1/τ
     if rho == 1:
         return fibre
     everywhere = log_everywhere(model, tau, lam, phi, n)
-    if rho == 0:
-        return everywhere
     return np.logaddexp(np.log(rho) + fibre, np.log1p(-rho) + everywhere)
 
 
@@ -74,8 +74,8 @@ def log_everywhere(model: Model, tau: float, lam: Floats, phi: Floats, n: int) -
     other = np.arctan2(np.sin(t), np.expand_dims(lam, tuple(range(1, phi.ndim + 1))) * np.cos(t))
     angle = phi[..., None]
     gap = 2 * np.sin((angle - other) / 2) ** 2 / tau
-    kernel = sphere.log_phi_scaled(model.m, np.sin(angle) * np.sin(other) / tau)
-    kernel = kernel + sphere.log_phi_scaled(model.ell, np.cos(angle) * np.cos(other) / tau)
+    kernel = quadrature.log_phi_scaled(model.m, np.sin(angle) * np.sin(other) / tau, 1 / tau)
+    kernel += quadrature.log_phi_scaled(model.ell, np.cos(angle) * np.cos(other) / tau, 1 / tau)
     return special.logsumexp(log_w + kernel - gap, axis=-1) + 1 / tau
 
 
@@ -115,7 +115,7 @@ def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:
     if model.share > 0:
         weight, cos_u, _, _, _ = _moved_kernel(model, n)
         alignment = 1 - model.share + model.share * float((weight * cos_u).sum())
-    return -alignment / tau + _mixed(rho, 1 / tau, kernel)
+    return -alignment / tau + mixed(rho, 1 / tau, kernel)
 
 
 def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
@@ -129,7 +129,7 @@ def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
     return -alignment / tau + kernel
 
 
-def _mixed(rho: float, fibre: float, everywhere: float) -> float:
+def mixed(rho: float, fibre: float, everywhere: float) -> float:
     """log(ρ·e^fibre + (1 − ρ)·e^everywhere)."""
     if rho in (0, 1):
         return fibre if rho else everywhere

@@ -1,0 +1,254 @@
+"""How many dimensions the views of one anchor span, against those of the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from viewspan import checks
+
+Floats = npt.NDArray[np.float64]
+
+MIN_VIEWS = 200  # views of an anchor below which TwoNN of its views is not quoted
+MIN_DATA = 50  # distinct anchors below which the data's dimension is not quoted
+_FEW = 20  # points that occur once: fewer, among repeated ones, and the views are a finite set
+_COPY = 1e-6  # a neighbour closer than this share of the median distance is a copy up to rounding
+_ENERGY = 0.02  # share of the largest displacement variance below which a tangent direction is not reached
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """An intrinsic dimension.
+
+    Attributes:
+        value: the estimate; 0 for a point or a finite set; None where undefined.
+        interval: 95 % interval, or None.
+        n: distinct points it rests on (of one anchor: the median over anchors).
+        copies: exact copies removed.
+        reason: why `value` is None, else "".
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None
+    n: int
+    copies: int
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Support:
+    """Support dimension of the views against the data's.
+
+    Attributes:
+        views_dim: mean over anchors of the dimension of one anchor's views; None with fewer than 200 views.
+        views_interval: 95 % interval over anchors.
+        data_dim: dimension of the data (one view of each anchor).
+        data_interval: 95 % interval.
+        deficit: data_dim − views_dim, or tangent_rank − displacement_rank where views_dim is None.
+        copies: exact copies among the views, removed before estimating.
+        displacement_rank, tangent_rank: where views_dim is None: directions of the data's local tangent space
+            that displacements between views reach, and its dimension.
+        reason: why something is None.
+    """
+
+    views_dim: float | None
+    views_interval: tuple[float, float] | None
+    data_dim: float | None
+    data_interval: tuple[float, float] | None
+    deficit: float | None
+    copies: int
+    displacement_rank: int | None = None
+    tangent_rank: int | None = None
+    reason: str = ""
+
+
+def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
+    """TwoNN: d = 1/mean log(r₂/r₁) over points, r₁ and r₂ the distances to their two nearest neighbours.
+
+    Exact copies are removed first: they make r₁ = 0. If all but a few points are repeated, they are draws from a
+    finite set, of dimension 0.
+
+    Reference: Facco et al., "Estimating the intrinsic dimension of datasets by a minimal neighborhood
+    information", 2017 (maximum-likelihood form, unbiased).
+
+    Args:
+        points: shape (n, D), finite.
+
+    Returns:
+        The estimate with a 95 % interval from its asymptotic standard error d/√n.
+
+    Example:
+        >>> import numpy as np
+        >>> plane = np.random.default_rng(0).random((2000, 2)) @ np.array([[1.0, 0, 2], [0, 1, 1]])
+        >>> round(intrinsic_dimension(plane).value)
+        2
+    """
+    x = _points(points)
+    n = len(x)
+    distinct, counts = np.unique(x, axis=0, return_counts=True)
+    copies = n - len(distinct)
+    if len(distinct) == 1:
+        return Dimension(value=0.0, interval=(0.0, 0.0), n=1, copies=copies)
+    once = int((counts == 1).sum())
+    if n >= MIN_DATA and once < _FEW and copies > len(distinct):
+        return Dimension(value=0.0, interval=(0.0, 0.0), n=len(distinct), copies=copies)
+    ratios = _log_ratios(distinct)
+    if len(ratios) < _FEW:
+        reason = f"{len(ratios)} distinct points, at least {_FEW} are needed"
+        return Dimension(value=None, interval=None, n=len(distinct), copies=copies, reason=reason)
+    m = len(ratios)
+    value = (m - 1) / float(ratios.sum())
+    half = 1.96 / math.sqrt(m)
+    return Dimension(
+        value=value, interval=(value / (1 + half), value / max(1 - half, 1e-9)), n=m, copies=copies
+    )
+
+
+def views_dimension(clouds: Sequence[npt.ArrayLike]) -> Dimension:
+    """Mean over anchors of the dimension of one anchor's views, with a t-interval over anchors.
+
+    Args:
+        clouds: for each anchor its views, shape (k, D).
+
+    Returns:
+        None with a reason if an anchor has fewer than 200 views.
+    """
+    if not clouds:
+        return Dimension(value=None, interval=None, n=0, copies=0, reason="no anchor was viewed often enough")
+    fewest = min(len(np.asarray(c)) for c in clouds)
+    if fewest < MIN_VIEWS:
+        reason = f"{fewest} views an anchor, at least {MIN_VIEWS} are needed"
+        return Dimension(value=None, interval=None, n=fewest, copies=0, reason=reason)
+    each = [intrinsic_dimension(c) for c in clouds]
+    copies = sum(e.copies for e in each)
+    values = np.array([e.value for e in each if e.value is not None])
+    n = int(np.median([e.n for e in each]))
+    if not len(values):
+        return Dimension(value=None, interval=None, n=n, copies=copies, reason=each[0].reason)
+    mean = float(values.mean())
+    if len(values) < 3:
+        bounds = [e.interval for e in each if e.interval is not None]
+        interval = (min(b[0] for b in bounds), max(b[1] for b in bounds)) if bounds else None
+    else:
+        from scipy import stats
+
+        half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+        interval = (max(mean - half, 0.0), mean + half)
+    return Dimension(value=mean, interval=interval, n=n, copies=copies)
+
+
+def support(
+    data: npt.ArrayLike, clouds: Sequence[npt.ArrayLike], displacements: npt.ArrayLike | None
+) -> Support:
+    """Support dimension of views against the data's.
+
+    Args:
+        data: one view of each anchor (or the anchors themselves), shape (n, D).
+        clouds: views of a few anchors, shape (k, D) each; may be empty.
+        displacements: view minus anchor, one row for each row of `data`: the fallback when views are few.
+    """
+    x = _points(data)
+    whole = _data_dimension(x)
+    views = views_dimension(clouds)
+    copies, reasons = (
+        views.copies,
+        [whole.reason and f"data: {whole.reason}", views.reason and f"views: {views.reason}"],
+    )
+    displacement_rank = tangent_rank = None
+    deficit = None
+    if views.value is not None and whole.value is not None:
+        deficit = whole.value - views.value
+    elif views.value is None and whole.value is not None and displacements is not None:
+        displacement_rank, tangent_rank, reason = displacement_against_tangent(x, displacements, whole.value)
+        reasons.append(reason)
+        if displacement_rank is not None and tangent_rank is not None:
+            deficit = float(tangent_rank - displacement_rank)
+    return Support(
+        views_dim=views.value, views_interval=views.interval, data_dim=whole.value, data_interval=whole.interval,
+        deficit=deficit, copies=copies, displacement_rank=displacement_rank, tangent_rank=tangent_rank,
+        reason="; ".join(r for r in reasons if r),
+    )  # fmt: skip
+
+
+def displacement_against_tangent(
+    data: npt.ArrayLike, displacements: npt.ArrayLike, dimension: float
+) -> tuple[int | None, int | None, str]:
+    """How many directions of the data's tangent space small displacements between views reach.
+
+    Around each of up to 100 anchors, the nearest neighbours give the tangent space (their leading principal
+    directions, as many as the data's dimension, rounded) and the shortest of their displacements, projected on it,
+    give a covariance; directions with more than 2 % of its largest eigenvalue count. Medians over the anchors.
+    An upper bound where displacements are long against the curvature of what they stay on: chords of a circle span
+    two directions.
+
+    Returns:
+        Rank of the displacements, rank of the tangent space, and the reason if they are None.
+    """
+    x, delta = _points(data), _points(displacements)
+    rank = max(round(dimension), 1)
+    size = max(6 * rank, 20)
+    if len(x) < 4 * size:
+        return (
+            None,
+            None,
+            f"displacements: {len(x)} anchors, at least {4 * size} are needed for tangents of rank {rank}",
+        )
+    from sklearn.neighbors import NearestNeighbors
+
+    length = np.linalg.norm(delta, axis=1)
+    if not (length > 0).any():
+        return 0, rank, ""
+    shortest = length <= np.quantile(length, 0.5)  # long ones leave the tangent space
+    pool = (
+        np.flatnonzero(shortest & (length > 0))
+        if (shortest & (length > 0)).sum() >= size
+        else np.flatnonzero(length > 0)
+    )
+    if len(pool) < size:
+        return None, None, f"displacements: only {len(pool)} anchors have views that differ"
+    centres = np.linspace(0, len(x) - 1, min(100, len(x))).astype(int)
+    around = NearestNeighbors(n_neighbors=size).fit(x).kneighbors(x[centres], return_distance=False)
+    moves = NearestNeighbors(n_neighbors=size).fit(x[pool]).kneighbors(x[centres], return_distance=False)
+    ranks = []
+    for near, close in zip(around, moves):
+        local = x[near] - x[near].mean(0)
+        tangent = np.linalg.svd(local, full_matrices=False)[2][:rank]
+        step = delta[pool[close]]
+        step = step / np.linalg.norm(step, axis=1, keepdims=True)
+        values = np.linalg.svd(step @ tangent.T, compute_uv=False) ** 2
+        ranks.append(int((values > _ENERGY * size / rank).sum()))
+    return int(np.median(ranks)), rank, ""
+
+
+def _data_dimension(x: Floats) -> Dimension:
+    whole = intrinsic_dimension(x)
+    if whole.n < MIN_DATA and whole.value != 0:
+        reason = f"{whole.n} distinct anchors, at least {MIN_DATA} are needed"
+        return Dimension(value=None, interval=None, n=whole.n, copies=whole.copies, reason=reason)
+    return whole
+
+
+def _log_ratios(x: Floats) -> Floats:
+    """log(r₂/r₁) of each distinct point that has no near copy."""
+    from sklearn.neighbors import NearestNeighbors
+
+    if len(x) < 3:
+        return np.zeros(0)
+    r = NearestNeighbors(n_neighbors=3).fit(x).kneighbors(x)[0][:, 1:]
+    good = r[:, 0] > _COPY * np.median(r[:, 0])
+    return np.asarray(np.log(r[good, 1] / r[good, 0]))
+
+
+def _points(value: npt.ArrayLike) -> Floats:
+    x = np.asarray(value, dtype=np.float64)
+    if x.ndim != 2 or x.shape[0] < 1:
+        raise ValueError(f"points must have shape (n, D), got {x.shape}")
+    bad = ~np.isfinite(x).all(axis=1)
+    if bad.any():
+        raise ValueError(f"points row {int(bad.argmax())} is not finite")
+    checks.integer("points (dimensions)", x.shape[1], low=1)
+    return x

@@ -1,0 +1,444 @@
+"""Paired data without augmentation: arrays, tables, lagged recordings, views made beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from viewspan import checks
+from viewspan.checks import ViewspanWarning
+
+Floats = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
+
+TABLES = (".csv", ".tsv", ".parquet")
+MAX_COORDINATES = 64  # wider embeddings are not audited coordinate by coordinate
+_GROUP_WORDS = (
+    "patient",
+    "subject",
+    "session",
+    "participant",
+    "animal",
+    "donor",
+    "site",
+    "scanner",
+    "recording",
+)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Paired:
+    """Views of anchors with their factors, however they came.
+
+    Attributes:
+        kind: ``pairs``, ``views``, ``table`` or ``lag``.
+        factors: values by name, shape (n, k) or (n, k, c); strings are categories.
+        views: the embedding or signal, shape (n, k, D), or None.
+        coordinates: names of the D coordinates.
+        clusters: label of each anchor to resample by, or None; `cluster` is its name.
+        repeats: repeated measurements for the noise floor, shape (r, s, D), or None.
+        duplicates: groups of anchors that are exact copies, by name; all but the first are left out.
+        skipped: what was left out, with the reason.
+        notes: what the reader must know.
+    """
+
+    kind: str
+    factors: dict[str, Array]
+    views: Floats | None = None
+    coordinates: tuple[str, ...] = ()
+    clusters: Array | None = None
+    cluster: str | None = None
+    repeats: Floats | None = None
+    duplicates: list[list[str]] = dataclasses.field(default_factory=list)
+    skipped: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Anchors and views."""
+        first = self.views if self.views is not None else next(iter(self.factors.values()))
+        return first.shape[0], first.shape[1]
+
+
+def is_paired_file(path: Path) -> bool:
+    """Whether the file's suffix is one `read` takes."""
+    return path.suffix.lower() in (".npz", ".npy", *TABLES)
+
+
+def read(
+    path: Path,
+    *,
+    pairs: tuple[str, str] = ("a", "b"),
+    lag: int | None = None,
+    session: str | None = None,
+    cluster: str | None = None,
+    skip_bad: bool = False,
+) -> Paired:
+    """Pairs from a file: `.npz`, `.npy`, `.csv`, `.tsv` or `.parquet`.
+
+    Args:
+        path: the file.
+        pairs: arrays (.npz) or column suffixes (tables) of the two views.
+        lag: pairs are rows this many steps apart, in one session.
+        session: column or array naming each row's session.
+        cluster: column or array naming what to resample by.
+        skip_bad: leave out rows with missing values, and count them, instead of raising.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    columns = _read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else _read_table(path)
+    if lag is not None:
+        return lagged(columns, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad, where=str(path))
+    if session is not None:
+        raise ValueError(
+            f"session needs lag, got session={session!r} without it (to resample by it, use cluster)"
+        )
+    if path.suffix.lower() in TABLES:
+        return from_columns(columns, suffixes=pairs, cluster=cluster, skip_bad=skip_bad, where=str(path))
+    return from_arrays(columns, pairs=pairs, cluster=cluster, skip_bad=skip_bad, where=str(path))
+
+
+def from_arrays(
+    arrays: Mapping[str, Array],
+    *,
+    pairs: tuple[str, str] = ("a", "b"),
+    cluster: str | None = None,
+    skip_bad: bool = False,
+    where: str = "data",
+) -> Paired:
+    """Pairs from named arrays: two views, or `views` (anchors, views, features…), and one array a factor.
+
+    A factor has shape (n, k) or (n, k, c); an array of shape (n,) is a label of the anchor, usable as `cluster`;
+    `repeats`, shape (r, s, …), holds repeated measurements for the noise floor.
+    """
+    rest = {name: np.asarray(a) for name, a in arrays.items()}
+    first, second = pairs
+    if first in rest and second in rest:
+        a, b = rest.pop(first), rest.pop(second)
+        if a.shape != b.shape or a.ndim < 1:
+            raise ValueError(
+                f"{where}: {first} and {second} must have one shape, got {a.shape} and {b.shape}"
+            )
+        stacked, kind = np.stack([a, b], axis=1), "pairs"
+    elif "views" in rest:
+        stacked, kind = rest.pop("views"), "views"
+    elif any(a.ndim >= 2 and a.shape[1] == 2 for a in rest.values()):
+        stacked, kind = None, "pairs"
+    else:
+        found = ", ".join(f"{n} {a.shape}" for n, a in rest.items()) or "nothing"
+        raise ValueError(
+            f"{where}: expected arrays {first} and {second}, or views (anchors, views, …); found {found}"
+        )
+    views = None if stacked is None else _views(stacked, where)
+    repeats = _views(rest.pop("repeats"), where) if "repeats" in rest else None
+    shape = next(a.shape[:2] for a in rest.values() if a.ndim >= 2) if views is None else views.shape[:2]
+    factors, labels = {}, {}
+    for name, array in rest.items():
+        if array.ndim in (2, 3) and array.shape[:2] == shape:
+            factors[name] = array
+        elif array.shape == shape[:1]:
+            labels[name] = array
+        else:
+            raise ValueError(
+                f"{where}: factor {name} must have shape {shape} (or {shape[:1]} for a label), got {array.shape}"
+            )
+    names = (
+        tuple(f"{first if kind == 'pairs' else 'views'}[{j}]" for j in range(views.shape[2]))
+        if views is not None
+        else ()
+    )
+    paired = Paired(kind=kind, factors=factors, views=views, coordinates=names, repeats=repeats)
+    _take_cluster(paired, labels, cluster, where)
+    unused = sorted(set(labels) - {cluster})
+    if unused:
+        paired.notes.append(
+            f"one value an anchor, so held by construction and not audited: {', '.join(unused)}"
+        )
+    _drop_bad(paired, skip_bad, where)
+    _drop_copies(paired)
+    if views is not None and not factors and views.shape[2] <= MAX_COORDINATES and paired.views is not None:
+        paired.factors = {names[j]: paired.views[:, :, j] for j in range(views.shape[2])}
+    return paired
+
+
+def from_columns(
+    columns: Mapping[str, Array],
+    *,
+    suffixes: tuple[str, str] = ("a", "b"),
+    cluster: str | None = None,
+    skip_bad: bool = False,
+    where: str = "data",
+) -> Paired:
+    """Pairs from a table with columns NAME_a and NAME_b; text columns are categories."""
+    first, second = (f"_{s}" for s in suffixes)
+    names = [c.removesuffix(first) for c in columns if c.endswith(first) and c != first]
+    orphans = [n + first for n in names if n + second not in columns]
+    orphans += [c for c in columns if c.endswith(second) and c.removesuffix(second) + first not in columns]
+    if orphans:
+        raise ValueError(
+            f"{where}: column {orphans[0]} has no partner (NAME{first} and NAME{second} make a pair)"
+        )
+    if not names:
+        raise ValueError(
+            f"{where}: no columns NAME{first} and NAME{second}; found {', '.join(columns) or 'none'}"
+        )
+    factors = {}
+    for name in names:
+        a, b = (_column(columns[name + s], name + s, where) for s in (first, second))
+        if (a.dtype.kind == "f") != (b.dtype.kind == "f"):
+            a, b = a.astype(str), b.astype(str)
+        factors[name] = np.stack([a, b], axis=1)
+    numeric = [n for n in names if factors[n].dtype.kind == "f"]
+    views = np.stack([factors[n] for n in numeric], axis=2) if numeric else None
+    paired = Paired(kind="table", factors=factors, views=views, coordinates=tuple(numeric))
+    used = {n + s for n in names for s in (first, second)}
+    _take_cluster(paired, {c: v for c, v in columns.items() if c not in used}, cluster, where)
+    _drop_bad(paired, skip_bad, where)
+    return paired
+
+
+def lagged(
+    columns: Mapping[str, Array],
+    *,
+    lag: int,
+    session: str | None = None,
+    cluster: str | None = None,
+    skip_bad: bool = False,
+    where: str = "data",
+) -> Paired:
+    """Pairs (x_t, x_t+lag) inside each session of a recording, shape (time, channels) or one column a channel.
+
+    Neighbouring pairs are not independent: sessions are resampled, or, without sessions, contiguous blocks.
+    """
+    checks.integer("lag", lag, low=1)
+    x, names, labels = _recording(columns, {session, cluster} - {None}, where)
+    n = len(x)
+    if session is None:
+        sessions = np.zeros(n, dtype=int)
+    elif session in labels:
+        sessions = np.asarray(labels[session]).astype(str)
+    else:
+        raise ValueError(f"{where}: no column {session} for session; found {', '.join(columns)}")
+    starts, ends, short = [], [], []
+    for label in dict.fromkeys(sessions.tolist()):
+        rows = np.flatnonzero(sessions == label)
+        if len(rows) <= lag:
+            short.append((str(label), len(rows)))
+            continue
+        starts.append(rows[:-lag])
+        ends.append(rows[lag:])
+    if not starts:
+        longest = max((length for _, length in short), default=0)
+        raise ValueError(f"lag must be shorter than a session, got {lag} (the longest has {longest} rows)")
+    i, j = np.concatenate(starts), np.concatenate(ends)
+    paired = Paired(
+        kind="lag", factors={}, views=np.stack([x[i], x[j]], axis=1), coordinates=names,
+        skipped=[{"name": f"session {s}", "reason": f"{rows} rows, not more than the lag"} for s, rows in short],
+    )  # fmt: skip
+    if cluster is not None:
+        if cluster not in labels:
+            raise ValueError(f"{where}: no column {cluster} for cluster; found {', '.join(columns)}")
+        paired.clusters, paired.cluster = np.asarray(labels[cluster])[i], cluster
+    elif session is not None:
+        paired.clusters, paired.cluster = sessions[i], session
+    else:
+        block = max(10 * lag, len(i) // 50, 1)
+        paired.clusters, paired.cluster = i // block, f"blocks of {block} rows"
+        paired.notes.append(f"no sessions: intervals resample contiguous blocks of {block} rows")
+    _drop_bad(paired, skip_bad, where)
+    assert paired.views is not None
+    paired.factors = {name: paired.views[:, :, c] for c, name in enumerate(names)}
+    return paired
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"views": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, OSError, EOFError, KeyError) as error:
+        raise ValueError(f"{path} is not a readable NumPy file ({error})") from None
+    except Exception as error:  # zipfile's own errors: a truncated or fake .npz
+        raise ValueError(f"{path} is not a readable NumPy file ({type(error).__name__}: {error})") from None
+
+
+def _read_table(path: Path) -> dict[str, Array]:
+    import pandas
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            frame = pandas.read_parquet(path)
+        else:
+            frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start})"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} is not a readable table ({error})") from None
+    if not len(frame):
+        raise ValueError(f"{path} has no rows")
+    repeated = frame.columns[frame.columns.duplicated()]
+    if len(repeated):
+        raise ValueError(f"{path} has two columns named {repeated[0]}")
+    return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+
+def _column(values: Array, name: str, where: str) -> Array:
+    """Numbers as float64, everything else as text with None for missing; mixtures are named."""
+    if values.dtype.kind in "fiu":
+        return values.astype(np.float64)
+    if values.dtype.kind == "b":
+        return values.astype(str).astype(object)
+    text = np.array([None if _missing(v) else str(v) for v in values], dtype=object)
+    present = [v for v in text if v is not None]
+    numeric = [_is_number(v) for v in present]
+    if numeric and all(numeric):
+        return np.array([np.nan if v is None else float(v) for v in text])
+    if sum(numeric) > len(numeric) / 2:
+        row = next(i for i, v in enumerate(text) if v is not None and not _is_number(v))
+        raise ValueError(f"{where}: column {name} row {row} is not a number: {text[row]!r}")
+    return text
+
+
+def _missing(value: Any) -> bool:
+    return (
+        value is None
+        or (isinstance(value, float) and np.isnan(value))
+        or str(value) in ("", "nan", "<NA>", "NaT")
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _views(x: Array, where: str) -> Floats:
+    if x.dtype.kind not in "fiub":
+        raise TypeError(f"{where}: views must be numbers, got dtype {x.dtype}")
+    x = x.astype(np.float64)
+    if x.ndim == 2:
+        x = x[:, :, None]
+    if x.ndim < 3 or x.shape[1] < 2 or x.shape[0] < 2:
+        raise ValueError(
+            f"{where}: views must hold at least 2 anchors and 2 views (anchors, views, …), got {x.shape}"
+        )
+    return x.reshape(*x.shape[:2], -1)
+
+
+def _recording(
+    columns: Mapping[str, Array], wanted: set[Any], where: str
+) -> tuple[Floats, tuple[str, ...], dict[str, Array]]:
+    """The (time, channels) array, its channel names, and the columns that label rows."""
+    arrays = {name: np.asarray(a) for name, a in columns.items()}
+    wide = [name for name, a in arrays.items() if a.ndim == 2 and a.dtype.kind in "fiu"]
+    if len(wide) == 1:
+        x = arrays[wide[0]].astype(np.float64)
+        labels = {name: a for name, a in arrays.items() if a.shape == (len(x),)}
+        return x, tuple(f"{wide[0]}[{c}]" for c in range(x.shape[1])), labels
+    if wide:
+        raise ValueError(f"{where}: lag needs one array (time, channels), found {', '.join(wide)}")
+    if any(a.ndim != 1 for a in arrays.values()):
+        found = ", ".join(f"{n} {a.shape}" for n, a in arrays.items())
+        raise ValueError(f"{where}: lag needs an array (time, channels), found {found}")
+    channels = [n for n, a in arrays.items() if a.dtype.kind in "fiu" and n not in wanted]
+    if not channels:
+        raise ValueError(f"{where}: no numeric column to pair, found {', '.join(arrays) or 'none'}")
+    return np.stack([arrays[n].astype(np.float64) for n in channels], axis=1), tuple(channels), arrays
+
+
+def _take_cluster(paired: Paired, labels: Mapping[str, Array], cluster: str | None, where: str) -> None:
+    n = paired.shape[0]
+    if cluster is not None:
+        if cluster not in labels:
+            raise ValueError(f"{where}: no column {cluster} for cluster; found {', '.join(labels) or 'none'}")
+        column = np.asarray(labels[cluster])
+        missing = [i for i, v in enumerate(column) if _missing(v)]
+        if missing:
+            raise ValueError(f"{where}: column {cluster} row {missing[0]} is missing")
+        paired.clusters, paired.cluster = column.astype(str), cluster
+        return
+    for name, column in labels.items():
+        distinct = len(set(map(str, column)))
+        named = any(word in name.lower() for word in _GROUP_WORDS) or name.lower().endswith(("_id", "id"))
+        if 1 < distinct < n and (named or column.dtype.kind in "OUST") and distinct <= n / 1.5:
+            message = (
+                f"column {name} takes {distinct} values over {n} anchors: rows that share one are not independent "
+                f"and the intervals are too narrow; pass cluster={name} (--cluster {name})"
+            )
+            warnings.warn(message, ViewspanWarning, stacklevel=4)
+            paired.notes.append(message)
+
+
+def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> None:
+    """Name the first row with a missing value, or leave such rows out."""
+    n = paired.shape[0]
+    bad = np.zeros(n, dtype=bool)
+    reasons: dict[int, str] = {}
+    for name, values in [
+        *paired.factors.items(),
+        *([("views", paired.views)] if paired.views is not None else []),
+    ]:
+        if values.dtype.kind in "fc":
+            missing = ~np.isfinite(values).reshape(n, -1).all(axis=1)
+        elif values.dtype.kind == "O":
+            missing = np.array([any(_missing(v) for v in row) for row in values])
+        else:
+            continue
+        for i in np.flatnonzero(missing & ~bad):
+            reasons[int(i)] = f"{name} is missing or not finite"
+        bad |= missing
+    if not bad.any():
+        return
+    row = int(bad.argmax())
+    if not skip_bad:
+        raise ValueError(
+            f"{where}: row {row}: {reasons[row]} ({int(bad.sum())} such rows of {n}; skip_bad leaves them out)"
+        )
+    if n - int(bad.sum()) < 2:
+        raise ValueError(f"{where}: {n - int(bad.sum())} rows are left of {n}, at least 2 are needed")
+    _keep(paired, ~bad)
+    paired.skipped += [{"name": f"row {i}", "reason": reason} for i, reason in sorted(reasons.items())]
+
+
+def _drop_copies(paired: Paired) -> None:
+    """Leave out anchors whose views are exact copies of another's, unless the data are coarse values."""
+    if paired.views is None or paired.views[0].size < 4:
+        return
+    n = len(paired.views)
+    flat = np.ascontiguousarray(paired.views.reshape(n, -1))
+    groups: dict[bytes, list[int]] = {}
+    for i, row in enumerate(flat):
+        groups.setdefault(row.tobytes(), []).append(i)
+    if len(groups) == n or len(groups) < max(3, n / 2):
+        return
+    keep = np.zeros(n, dtype=bool)
+    keep[[rows[0] for rows in groups.values()]] = True
+    paired.duplicates = [[f"row {i}" for i in rows] for rows in groups.values() if len(rows) > 1]
+    _keep(paired, keep)
+
+
+def _keep(paired: Paired, rows: npt.NDArray[np.bool_]) -> None:
+    paired.factors = {name: values[rows] for name, values in paired.factors.items()}
+    paired.views = None if paired.views is None else paired.views[rows]
+    paired.clusters = None if paired.clusters is None else paired.clusters[rows]
+
+
+def select(paired: Paired, names: Sequence[str]) -> None:
+    """Keep only the named factors."""
+    for name in names:
+        if name not in paired.factors:
+            raise ValueError(f"factors must be among {', '.join(paired.factors) or 'none'}, got {name!r}")
+    paired.factors = {name: paired.factors[name] for name in names}

@@ -57,8 +57,8 @@ def batch(values: Any, name: str = "images") -> np.ndarray:
     values = np.asarray(values)
     if values.dtype == object:
         raise TypeError(f"{name} must be one array of numbers, got an object array")
-    if values.ndim == 3:
-        values = values[:, None]
+    if values.ndim == 3 and 0 not in values.shape:
+        return np.ascontiguousarray(as_uint8(values[:, None], name))
     if values.ndim != 4 or 0 in values.shape:
         raise ValueError(f"{name} must have shape (n, C, H, W) or (n, H, W, C), got {values.shape}")
     first, last = values.shape[1] <= 4, values.shape[3] <= 4
@@ -150,7 +150,7 @@ def one(image: Any, name: str) -> np.ndarray:
         raise ValueError(
             f"{name} must be an image (C, H, W), got shape {values.shape} of dtype {values.dtype}"
         )
-    if values.shape[0] > 4 and values.shape[2] <= 4:
+    if values.shape[0] > 4 and values.shape[1] > 4 and values.shape[2] <= 4:
         raise ValueError(f"{name} must be (C, H, W), got shape {values.shape}, which looks like (H, W, C)")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"{name} holds NaN or infinity")

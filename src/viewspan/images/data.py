@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,6 +83,16 @@ class ImageSet:
             duplicates=[group for group in groups if len(group) > 1],
         )
 
+    def resized(self, size: int) -> ImageSet:
+        """Every image as size × size pixels: the shorter side scaled to `size` (antialiased), the centre kept."""
+        checks.integer("size", size, low=1)
+        if self.size == (size, size):
+            return self
+        images = [
+            functional.center_crop(functional.resize(i, [size], antialias=True), [size]) for i in self.images
+        ]
+        return replace(self, images=torch.stack(images))
+
     def summary(self) -> str:
         """One line that names everything left out."""
         shape = (
@@ -137,7 +148,9 @@ def load(
             return replace(load(source, split=split, classes=classes), source=text)
         if Path(text).is_file() and text.lower().endswith(".npz"):
             _no_split(split)
-            return _from_arrays(*arrays.npz(Path(text)), classes, text)
+            values, labels = arrays.npz(Path(text))
+            _warn_if_dark(values, text)
+            return _from_arrays(values, labels, classes, text)
         return _from_folder(folders.listing(text, split=split), skip_bad, classes, workers)
     _no_split(split)
     if isinstance(source, ImageSet):
@@ -155,6 +168,15 @@ def load(
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return _from_arrays(*arrays.sequence(source), classes, type(source).__name__)
     raise TypeError(f"data must be a folder, cifar10, an .npz file or a sequence of images, got {source!r}")
+
+
+def _square(image: torch.Tensor, size: int) -> torch.Tensor:
+    """One image (C, H, W) scaled to `size` at its shorter side, its centre cut out."""
+    shorter = min(image.shape[1:])
+    shape = [max(size, round(side * size / shorter)) for side in image.shape[1:]]
+    out = torch.nn.functional.interpolate(image[None].float(), shape, mode="bilinear", antialias=True)[0]
+    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
+    return out[:, top : top + size, left : left + size].round().clamp(0, 255).to(torch.uint8)
 
 
 def _no_split(split: str | None) -> None:
@@ -186,8 +208,20 @@ def _from_folder(
     names = [found.files[i] for i in good]
     images = _one_channel_count([d for d in decoded if not isinstance(d, str)], names)
     given = tuple(sorted({c for c in found.classes if c is not None}, key=folders.natural))
+    _warn_if_dark(images, str(found.root))
     whole = _assemble(images, None if labels[0] is None else [str(c) for c in labels], given, names)
     return _relabelled(replace(whole, skipped=bad, ignored=found.ignored, source=str(found.root)), classes)
+
+
+def _warn_if_dark(images: Iterable[np.ndarray], source: str) -> None:
+    """A set with no pixel above 16 of 255 is a scale gone wrong (12 bits stored as 16, [0, 1] cast to integers)."""
+    brightest = max(int(image.max()) for image in images)
+    if brightest <= 16:
+        warnings.warn(
+            f"{source}: no pixel is above {brightest} of 255; is the range of the stored numbers the one meant?",
+            checks.ViewspanWarning,
+            stacklevel=4,
+        )
 
 
 def _try_decode(path: Path) -> np.ndarray | str:

@@ -4,7 +4,7 @@ What becomes of each kind, as uint8 (C, H, W) with C = 1 or 3:
 
 - 8-bit gray and colour: unchanged. CMYK, YCbCr, LAB, HSV and palettes: converted to RGB. 1-bit: 0 and 255.
 - 16- and 32-bit integers: the full range of the stored type maps to 0..255, for signed types from its lowest value;
-  never stretched image by image.
+  never stretched image by image. 32-bit images that fill less than 1/256 of it are refused: their scale is unknown.
 - Floating point: [0, 1] or [0, 255], decided by `scale_floats`; anything else is refused.
 - Transparency: composited on black, so that colours hidden under it never show.
 - EXIF orientation is applied. Of an animation or a multi-page file the first frame is taken.
@@ -12,9 +12,11 @@ What becomes of each kind, as uint8 (C, H, W) with C = 1 or 3:
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,18 @@ if TYPE_CHECKING:
 EXTENSIONS = (
     ".bmp", ".gif", ".jfif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
-_strict = threading.Lock()
+_DECODER_ERRORS = (
+    SyntaxError,
+    ValueError,
+    EOFError,
+    TypeError,
+    KeyError,
+    IndexError,
+    struct.error,
+    zlib.error,
+)
+_lock = threading.Lock()
+_wishes: list[bool] = []  # what the caller had set, once for every decoding thread
 
 
 class BadImage(ValueError):
@@ -39,35 +52,42 @@ def decode(path: str | Path) -> np.ndarray:
     Raises:
         BadImage: if the file is empty, truncated, unreadable or no image; the message says why.
     """
-    from PIL import Image, ImageFile
+    from PIL import Image
 
-    with _strict:  # a caller's wish for half-decoded pictures does not reach this far
-        ImageFile.LOAD_TRUNCATED_IMAGES = False
     try:
         if Path(path).stat().st_size == 0:
             raise BadImage("empty file")
-        with Image.open(path) as image:
+        with _whole_files_only(), Image.open(path) as image:
             image.load()
             return from_pil(image)
     except BadImage:
         raise
     except Image.UnidentifiedImageError:
         raise BadImage("not an image") from None
-    except Image.DecompressionBombError as error:
-        raise BadImage(str(error)) from None
     except OSError as error:
         raise BadImage(error.strerror or str(error) or type(error).__name__) from None
-    except (
-        SyntaxError,
-        ValueError,
-        EOFError,
-        TypeError,
-        KeyError,
-        IndexError,
-        struct.error,
-        zlib.error,
-    ) as error:
+    except (*_DECODER_ERRORS, Image.DecompressionBombError) as error:
         raise BadImage(f"{type(error).__name__}: {error}") from None
+
+
+@contextlib.contextmanager
+def _whole_files_only() -> Iterator[None]:
+    """A caller's wish for half-decoded pictures is set aside while any thread decodes, then put back."""
+    from PIL import ImageFile
+
+    with _lock:
+        if not _wishes:
+            _wishes.append(ImageFile.LOAD_TRUNCATED_IMAGES)
+            ImageFile.LOAD_TRUNCATED_IMAGES = False
+        else:
+            _wishes.append(_wishes[0])
+    try:
+        yield
+    finally:
+        with _lock:
+            wish = _wishes.pop()
+            if not _wishes:
+                ImageFile.LOAD_TRUNCATED_IMAGES = wish
 
 
 def from_pil(image: Image.Image) -> np.ndarray:
@@ -76,8 +96,8 @@ def from_pil(image: Image.Image) -> np.ndarray:
 
     stored = _stored_integer(image)
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):
-        return scale_integers(np.asarray(image).reshape(1, image.height, image.width), *stored)
+    if image.mode.startswith("I") or (image.mode == "L" and stored == (8, True)):
+        return scale_integers(_wide(image, stored), *stored)
     if image.mode == "F":
         return scale_floats(np.asarray(image)[None], "pixels")
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
@@ -92,13 +112,18 @@ def from_pil(image: Image.Image) -> np.ndarray:
 
 
 def _stored_integer(image: Image.Image) -> tuple[int, bool]:
-    """Bits and signedness of a wide gray image as stored; Pillow's mode alone does not tell."""
+    """Bits and signedness of a gray image as stored; Pillow's mode alone does not tell."""
     tags: Any = getattr(image, "tag_v2", None)
-    if image.mode != "I" or tags is None:
+    if tags is None:
         return 16, False
-    bits, sample_format = tags.get(258, (16,)), tags.get(339, (1,))
-    first = [v[0] if isinstance(v, tuple) else v for v in (bits, sample_format)]
-    return int(first[0]), first[1] == 2
+    bits, sample_format = (np.ravel(tags.get(tag, default))[0] for tag, default in ((258, 16), (339, 1)))
+    return int(bits), int(sample_format) == 2
+
+
+def _wide(image: Image.Image, stored: tuple[int, bool]) -> np.ndarray:
+    """The stored integers (1, H, W); signed bytes, which Pillow reads as unsigned, get their sign back."""
+    values = np.asarray(image)[None]
+    return values.view(np.int8) if stored == (8, True) else values
 
 
 def scale_integers(values: np.ndarray, bits: int, signed: bool) -> np.ndarray:
@@ -109,6 +134,11 @@ def scale_integers(values: np.ndarray, bits: int, signed: bool) -> np.ndarray:
         wide = wide & 0xFFFFFFFF
     if wide.size and (wide.min() < lowest or wide.max() > lowest + 2**bits - 1):
         raise BadImage(f"values {wide.min()}..{wide.max()} lie outside {bits}-bit range")
+    if bits == 32 and wide.size and wide.max() - wide.min() < 2**24:
+        raise BadImage(
+            f"32-bit values {wide.min()}..{wide.max()} fill less than 1/256 of their range, so it cannot be told; "
+            "store 8 or 16 bits"
+        )
     return np.rint((wide - lowest) * (255.0 / (2**bits - 1))).astype(np.uint8)
 
 

@@ -88,10 +88,7 @@ class ImageSet:
         checks.integer("size", size, low=1)
         if self.size == (size, size):
             return self
-        images = [
-            functional.center_crop(functional.resize(i, [size], antialias=True), [size]) for i in self.images
-        ]
-        return replace(self, images=torch.stack(images))
+        return replace(self, images=torch.stack([_square(image, size) for image in self.images]))
 
     def summary(self) -> str:
         """One line that names everything left out."""
@@ -305,9 +302,9 @@ def _relabelled(images: ImageSet, classes: Sequence[str] | None) -> ImageSet:
 
 def _cifar10(root: str, split: str) -> ImageSet:
     """CIFAR-10 through torchvision, which downloads it once and checks its checksum."""
+    checks.choice("split", split, ("train", "test"))
     from torchvision.datasets import CIFAR10
 
-    checks.choice("split", split, ("train", "test"))
     folder = Path(root).expanduser() if root else Path.home() / ".cache" / "viewspan" / "cifar10"
     try:
         held = CIFAR10(str(folder), train=split == "train", download=True)

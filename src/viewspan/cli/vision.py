@@ -108,7 +108,7 @@ def train(
             run = vision.train(
                 held, encoder=backbone, views=pipeline, loss=objective, pairs=pairing, epochs=epochs,
                 batch_size=batch_size, lr=lr, schedule=schedule, weight_decay=weight_decay, head=head, seed=seed,
-                order=order, out=out, resume=resume, save_seconds=save_seconds, device=device, precision=precision,
+                out=out, resume=resume, save_seconds=save_seconds, device=device, precision=precision,
                 threads=threads, track=track, progress=progress,
             )  # fmt: skip
     except vision.Interrupted as stopped:
@@ -136,6 +136,105 @@ def train(
         print(f"{'reused 1 of 1: ' if run.reused else ''}{run.steps} steps, {run.sentence}")
         print(f"{run.images_per_second:.0f} images/s; {run.record}")
     return 0
+
+
+def probe(
+    run: Path,
+    data: str,
+    *,
+    test: str | None = None,
+    encoder: str | None = None,
+    k: int = 200,
+    protocol: Literal["standard", "published"] = "standard",
+    published_epochs: int = 100,
+    seed: int = 0,
+    skip_bad: bool = False,
+    device: Device = "auto",
+    threads: int | None = None,
+    fresh: bool = False,
+    json_: Annotated[bool, Parameter(name="--json")] = False,
+) -> None:
+    """Linear probe and kNN of a trained run, beside raw pixels and the untrained encoder.
+
+    Args:
+        run: folder written by train.
+        data: labelled training images, as in train.
+        test: labelled test images; without it the data's own train and test parts are used.
+        encoder: package.module:name, if the run's encoder cannot be imported by name.
+        k: neighbours that vote, at most the number of training images.
+        protocol: published runs the authors' kind of probe beside (SGD .1, raw features, encoder in train mode).
+        published_epochs: of that protocol.
+        seed: of the held-out rows and the SGD order.
+        skip_bad: leave out files that cannot be decoded instead of refusing.
+        device: where to compute.
+        threads: CPU threads.
+        fresh: probe again even if the run's folder holds this probe's record.
+        json_: print one JSON document.
+    """
+    from viewspan import images, runtime, vision
+    from viewspan.vision import drawing
+
+    trained, untrained, settings = vision.load_encoders(run, None if encoder is None else _encoder(encoder))
+    train_set = images.load(data, split=None if test else "train", skip_bad=skip_bad)
+    if train_set.labels is None:
+        raise ValueError(f"data {data} holds no labels: a probe needs class folders or labels")
+    test_set = images.load(
+        test or data, split=None if test else "test", skip_bad=skip_bad, classes=train_set.classes
+    )
+    for held in (train_set, test_set):
+        print(held.summary(), file=sys.stderr)
+    decides = {
+        "run": settings, "weights": drawing.weights_digest(trained), "train": drawing.digest(train_set),
+        "test": drawing.digest(test_set), "k": k, "protocol": protocol, "published_epochs": published_epochs,
+        "seed": seed,
+    }  # fmt: skip
+    store = records.Store(run)
+    record = None if fresh else store.find("probe", decides)
+    if record is None:
+        start = time.perf_counter()
+        with runtime.threads(threads) as n_threads:
+            result = vision.probe(
+                trained, train_set, test_set, untrained=untrained, k=k, protocol=protocol,
+                published_epochs=published_epochs, seed=seed, device=device,
+            )  # fmt: skip
+        record = records.Record(
+            experiment="probe", settings=records.jsonable(decides), result=records.jsonable(result.as_dict()),
+            environment=records.environment(device=device, threads=n_threads, data=train_set.source),
+            seconds=time.perf_counter() - start, finished=time.time(),
+        )  # fmt: skip
+        store.write(record)
+    else:
+        print("reused 1 of 1 (--fresh probes again)", file=sys.stderr)
+    if json_:
+        _print_json({**record.result, "record": str(store.path("probe", decides))})
+    else:
+        _print_probe(record.result)
+
+
+def _print_probe(result: dict[str, Any]) -> None:
+    """The table of rows."""
+    import rich.console
+    import rich.table
+
+    table = rich.table.Table("features", "linear probe", f"kNN (k = {result['k']})")
+    published = result["published"]
+    if published:
+        table.add_column("published probe, last (best) epoch")
+    for name, linear, near in (
+        ("trained", "probe_accuracy", "knn_accuracy"),
+        ("untrained", "untrained_accuracy", "untrained_knn_accuracy"),
+        ("pixels", "pixels_accuracy", "pixels_knn_accuracy"),
+    ):
+        cells = [name, f"{result[linear]:.3f}", f"{result[near]:.3f}"]
+        if published:
+            cells.append(f"{published[name]['last']:.3f} ({published[name]['best']:.3f})")
+        table.add_row(*cells)
+    rich.console.Console().print(table)
+    low, high = result["gain_interval"]
+    print(
+        f"trained − untrained {result['gain']:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}] over test images"
+    )
+    print(f"{result['n_train']} training and {result['n_test']} test images, {result['overlap']} in both")
 
 
 def _print_json(value: Any) -> None:

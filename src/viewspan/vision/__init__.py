@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from viewspan.vision.backbones import Encoder, mlp, resnet18, vit
 from viewspan.vision.pairing import SameAnchor, TwoLevel, TwoViews
+from viewspan.vision.probe import ProbeResult, probe, retrieval
 from viewspan.vision.run_folder import load_encoders
 from viewspan.vision.signals import Interrupted
 from viewspan.vision.simclr import TrainRun, train
@@ -11,13 +12,16 @@ from viewspan.vision.simclr import TrainRun, train
 __all__ = [
     "Encoder",
     "Interrupted",
+    "ProbeResult",
     "SameAnchor",
     "TrainRun",
     "TwoLevel",
     "TwoViews",
     "load_encoders",
     "mlp",
+    "probe",
     "resnet18",
+    "retrieval",
     "train",
     "vit",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from viewspan import records
-from viewspan.images import named
+from viewspan.images import callables, named, views
 from viewspan.vision import backbones, checkpoints
 from viewspan.vision.distributed import World
 
@@ -34,6 +34,13 @@ def described(part: Any) -> dict[str, Any]:
         }
         values.pop("training", None)
     return {"name": type(part).__name__, **values}
+
+
+def described_views(pipeline: views.ViewPipeline) -> dict[str, Any]:
+    """A pipeline as JSON values: its name, the order rule, and every operation with its strengths."""
+    parts = [op.function if isinstance(op, callables.UserOperation) else op for _, op in pipeline.operations]
+    steps = [callables.describe(part) if " at 0x" in repr(part) else repr(part) for part in parts]
+    return {"views": pipeline.name, "order": pipeline.order, "operations": steps}
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:

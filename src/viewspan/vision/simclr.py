@@ -83,7 +83,6 @@ def train(
     weight_decay: float = 0.0,
     head: str = "none",
     seed: int,
-    order: str = "fixed",
     out: str | Path | None = None,
     resume: bool = False,
     save_seconds: float = 60.0,
@@ -98,7 +97,7 @@ def train(
     Args:
         images: the images; labels are not read.
         encoder: a backbone (`vision.resnet18`, `vision.vit`, `vision.mlp` or your own), see `vision.backbones`.
-        views: a `ViewPipeline`, or anything `images.views.resolve` takes.
+        views: a `ViewPipeline`, or anything `images.views.resolve` takes (in fixed order).
         loss: NT-Xent with temperature .5 unless given. A loss with ρ > 0 needs `pairs=TwoLevel()`.
         pairs: `TwoViews()` unless given.
         epochs: passes over the images, >= 1.
@@ -110,7 +109,6 @@ def train(
         weight_decay: L2 term added to the gradient (the published code: 1e-4).
         head: ``none`` (as published) or ``mlp``; the probe drops it.
         seed: of weights, batches, views and dropout.
-        order: ``fixed`` or ``random`` order of the regime's operations, drawn once a run.
         out: folder for checkpoints and the record. Without it nothing is written.
         resume: go on from the folder's checkpoint; it must have been written with the same settings.
         save_seconds: write a checkpoint when so many seconds have passed since the last; 0: after every step.
@@ -139,31 +137,24 @@ def train(
     checks.number("save_seconds", save_seconds, low=0)
     loss = losses.NTXent(0.5) if loss is None else loss
     pairs = pairing.TwoViews() if pairs is None else pairs
-    pairs.loss(
-        loss, torch.eye(2 * pairs.rows).unflatten(0, (2, pairs.rows))
-    )  # a loss that does not fit fails here
-    pipeline = view_pipelines.resolve(views, order=order)
+    pairs.loss(loss, torch.eye(2 * pairs.rows).unflatten(0, (2, pairs.rows)))  # what does not fit fails here
+    pipeline = view_pipelines.resolve(views)
     on = runtime.device(device)
     if precision == "auto" and out is not None and (Path(out) / run_folder.SETTINGS).exists():
-        precision = run_folder.read_settings(out)[
-            "precision"
-        ]  # a timing must not part a run from its checkpoint
+        # a timing must not part a run from its checkpoint
+        precision = run_folder.read_settings(out)["precision"]
     with runtime.threads(threads) as n_threads, world(on) as whole:
         precision = whole.agree(runtime.precision(precision, on), on)
         source = drawing.Source(images, pipeline, seed=seed, on=on)
         untrained = backbones.build(encoder, source.shape, head=head, seed=seed)
-        settings: dict[str, Any] = {
-            "data": {"source": images.source, "n": len(images), "digest": drawing.digest(images)},
-            "encoder": backbones.name(encoder) or type(encoder).__name__,
-            "shape": list(source.shape),
-            "head": head,
-            "views": source.pipeline.name,
-            "order": order,
-            "loss": run_folder.described(loss),
-            "pairs": run_folder.described(pairs),
-            "precision": precision,
-            **plan._asdict(),
-        }
+        settings = records.jsonable(
+            {
+                **_settings(images, encoder, source, loss, pairs),
+                "head": head,
+                "precision": precision,
+                **plan._asdict(),
+            }
+        )
         loop = Loop(source, untrained, loss, pairs, plan, precision, whole)
         folder = None
         if out is not None:
@@ -176,16 +167,29 @@ def train(
         with run_folder.scalars(track if whole.rank == 0 else None) as scalars:
             loop.run(folder, save_seconds=save_seconds, progress=progress, scalars=scalars)
         result = loop.result()
-        run = TrainRun(
-            loop.trained(), untrained.eval(), records.jsonable(settings), history=loop.history, **result
-        )
+        run = TrainRun(loop.trained(), untrained.eval(), settings, history=loop.history, **result)
         if folder is not None:
             known = {"device": on.type, "precision": precision, "threads": n_threads, "processes": whole.size}
+            known["data"] = images.source
             run.record = folder.finish(result, loop.history, records.environment(**known), loop.seconds)
             run.folder = folder.path
     if run.no_signal:
         warnings.warn(run.sentence, checks.ViewspanWarning, stacklevel=2)
     return run
+
+
+def _settings(
+    images: ImageSet, encoder: Any, source: drawing.Source, loss: nn.Module, pairs: pairing.Pairing
+) -> dict[str, Any]:
+    """The parts of a run as JSON values; the data by their content, wherever they lie."""
+    return {
+        "data": {"n": len(images), "digest": drawing.digest(images)},
+        "encoder": backbones.name(encoder) or type(encoder).__name__,
+        "shape": list(source.shape),
+        **run_folder.described_views(source.pipeline),
+        "loss": run_folder.described(loss),
+        "pairs": run_folder.described(pairs),
+    }
 
 
 def _reused(done: records.Record, folder: run_folder.RunFolder, encoder: Any) -> TrainRun:

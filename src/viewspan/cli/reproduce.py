@@ -47,9 +47,9 @@ def reproduce(
         str, Parameter(help="loky (this machine) or dask (the cluster at --address).")
     ] = "loky",
     address: Annotated[str | None, Parameter(help="Address of a running Dask scheduler.")] = None,
-    device: Annotated[str, Parameter(help="auto, cpu, cuda or mps.")] = "cpu",
-    precision: Annotated[str, Parameter(help="auto, float32 or bfloat16.")] = "float32",
-    threads: Annotated[int | None, Parameter(help="CPU threads of each worker; default 1.")] = None,
+    device: Annotated[str | None, Parameter(help="auto, cpu, cuda or mps; default cpu.")] = None,
+    precision: Annotated[str | None, Parameter(help="auto, float32 or bfloat16; default float32.")] = None,
+    threads: Annotated[int | None, Parameter(help="CPU threads of each run; default 1.")] = None,
     out: Annotated[Path | None, Parameter(help="Folder of the records; default runs/EXPERIMENT.")] = None,
     fresh: Annotated[bool, Parameter(help="Run again what has a record.")] = False,
     as_json: Annotated[bool, Parameter(name="--json", help="Print one JSON document on stdout.")] = False,
@@ -62,12 +62,11 @@ def reproduce(
     from viewspan.experiments import sweep
 
     module = importlib.import_module(f"viewspan.experiments.{experiment}")
-    options: dict[str, Any] = {"seeds": seeds, "device": device, "precision": precision}
-    given = {
-        "processes": process.split(",") if process else None, "convention": convention, "data": data, "threads": threads,
-    }  # fmt: skip
+    options: dict[str, Any] = {"seeds": seeds}
+    given = {"processes": process.split(",") if process else None, "convention": convention, "data": data}
     options |= {key: value for key, value in given.items() if value is not None}
-    cells = _cells(module, experiment, profile, options)
+    where = {"device": device, "precision": precision, "threads": threads}
+    cells = _cells(module, experiment, profile, options, {k: v for k, v in where.items() if v is not None})
     result = _sweep(
         module, cells, out or Path("runs") / experiment,
         jobs=(jobs or runtime.cores()) if backend == "loky" else 1,
@@ -98,7 +97,8 @@ def demo(
     law = pairs.FixedLatents(dim=3, kappa=1 / 0.3, n_fixed=1, convention="subsphere")
     p = theory.predict(law, temperature=0.3)
     console.print(
-        f"Predicted before training: with one coordinate held, the standard loss can fall to log M − {-p.floor:.4f} "
+        f"Predicted before training: with one coordinate held, the standard loss can fall to log M − "
+        f"{-theory.floor(3, temperature=0.3):.4f} "
         f"nats, {p.incentive_nats:.4f} below every isometry: it will not recover the sphere.\n"
     )
     result = _sweep(table1, table1.cells("quick", seeds=seeds), out, jobs=jobs or runtime.cores())
@@ -111,15 +111,24 @@ def demo(
     return 0
 
 
-def _cells(module: Any, experiment: str, profile: str, options: dict[str, Any]) -> list[Cell]:
-    """The experiment's cells; an option it does not have is an error, not ignored."""
+def _cells(
+    module: Any, experiment: str, profile: str, options: dict[str, Any], where: dict[str, Any]
+) -> list[Cell]:
+    """The experiment's cells, to be run where asked; an option it does not have is an error, not ignored."""
     import inspect
+
+    from viewspan import checks
+    from viewspan.experiments.cells import Cell
 
     known = inspect.signature(module.cells).parameters
     for name in options.keys() - known.keys():
         flag = {"processes": "process"}.get(name, name)
         raise ValueError(f"--{flag} has no meaning for {experiment!r}")
-    return module.cells(profile, **options)
+    for name, allowed in _WHERE.items():
+        if name in where:
+            checks.choice(name, where[name], allowed)
+    checks.integer("threads", where.get("threads", 1), low=1)
+    return [Cell(cell.experiment, {**cell.settings, **where}) for cell in module.cells(profile, **options)]
 
 
 def _sweep(module: Any, cells: list[Cell], out: Path, **how: Any) -> SweepResult:
@@ -218,6 +227,7 @@ def _cell_table(console: Console, document: dict[str, Any]) -> None:
     console.print(table)
 
 
+_WHERE = {"device": ("auto", "cpu", "cuda", "mps"), "precision": ("auto", "float32", "bfloat16")}
 # key of the cell, label, factor on the printed value, key under `published`, digits
 _NUMBERS = (
     ("r2", "R²", 1.0, "r2", 3),

@@ -57,6 +57,8 @@ class Settings(pydantic.BaseModel):
         encoder: ``mlp`` or ``inverse``.
         hidden: widths of the MLP.
         norm_order: BatchNorm ``after`` or ``before`` the ReLU.
+        steps, batch_size, group_size, lr, schedule: as in `training.fit`.
+        device, precision, threads: where and how it computes; the number of threads can change the last bits.
         seed: seeds the process, the encoder, the batches and the evaluation.
     """
 
@@ -87,6 +89,7 @@ class Settings(pydantic.BaseModel):
     schedule: Literal["constant", "cosine"] = "cosine"
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
+    threads: int = pydantic.Field(1, ge=1)
     seed: int
     profile: str = "quick"
 
@@ -213,7 +216,7 @@ def run(experiment: str, settings: dict[str, Any]) -> tuple[records.Record, dict
     """
     s = Settings(**settings)
     start = time.perf_counter()
-    with runtime.threads(1 if s.device == "cpu" else None) as n_threads:
+    with runtime.threads(s.threads):
         f, g, law, trained = train(s)
         result = measure(f, g, law, s)
         z = sphere.uniform(N_SIDECAR, s.dim, generator=torch.Generator().manual_seed(0))
@@ -223,7 +226,7 @@ def run(experiment: str, settings: dict[str, Any]) -> tuple[records.Record, dict
         settings=s.model_dump(mode="json"),
         result=records.jsonable(result),
         history=trained.history,  # type: ignore[arg-type]
-        environment=records.environment(device=s.device, precision=trained.precision, threads=n_threads),
+        environment=records.environment(device=s.device, precision=trained.precision, threads=s.threads),
         seconds=time.perf_counter() - start,
         finished=time.time(),
     )

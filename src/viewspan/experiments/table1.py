@@ -33,8 +33,6 @@ def cells(
     seeds: int | None = None,
     processes: list[str] | None = None,
     convention: str = "subsphere",
-    device: str = "cpu",
-    precision: str = "float32",
 ) -> list[Cell]:
     """The runs of a profile: 19 cells a seed, all of one seed before the next.
 
@@ -43,7 +41,6 @@ def cells(
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         processes: names of processes, all if None.
         convention: ``subsphere``, what was published, or ``ambient``.
-        device, precision: as in `training.fit`.
     """
     checks.choice("profile", profile, PROFILES)
     n = checks.integer("seeds", seeds if seeds is not None else {"quick": 1, "paper": 5}[profile], low=1)
@@ -62,8 +59,6 @@ def cells(
                     "convention": convention,
                     "seed": seed,
                     "rho": 1.0 if loss == "corrected" else 0.0,
-                    "device": device,
-                    "precision": precision,
                     "profile": profile,
                     **schedule(profile, process, pair_law, loss, encoder),
                 }

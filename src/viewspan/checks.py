@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 SHORTEST_ROW = 1e-8  # below this a direction is rounding noise and its gradient explodes
@@ -24,12 +26,12 @@ def number(
     name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False
 ) -> float:
     """A finite real number in [low, high], or (low, high] with `open_low`."""
+    if isinstance(value, bool | str | bytes):
+        raise TypeError(f"{name} must be a number, got {value!r}")
     try:
         x = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name} must be a number, got {value!r}") from None
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, got {value!r}")
     inside = math.isfinite(x) and (low < x if open_low else low <= x) and x <= high
     if not inside:
         left = "(" if open_low or low == -math.inf else "["
@@ -40,9 +42,12 @@ def number(
 
 def integer(name: str, value: Any, *, low: int | None = None, high: int | None = None) -> int:
     """An integer in [low, high]; integral floats and booleans are refused."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        n = operator.index(value)
+    except TypeError:
+        n = None
+    if n is None or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
-    n = value.__index__()
     if (low is not None and n < low) or (high is not None and n > high):
         span = (
             f"at least {low}" if high is None else f"at most {high}" if low is None else f"in {low}..{high}"
@@ -56,6 +61,17 @@ def choice(name: str, value: Any, options: Collection[str]) -> str:
     if value not in options:
         raise ValueError(f"{name} must be one of {', '.join(sorted(options))}, got {value!r}")
     return str(value)
+
+
+def generator(value: Any, on: torch.device) -> torch.Generator:
+    """A torch.Generator that lies on the device of the data; None would draw from the global state."""
+    import torch
+
+    if not isinstance(value, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {type(value).__name__}")
+    if value.device.type != on.type:
+        raise ValueError(f"generator must lie on the device {on}, got {value.device}")
+    return value
 
 
 def rows(name: str, x: Tensor, *, dim: int | None = None, min_rows: int = 1) -> Tensor:

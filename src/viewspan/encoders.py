@@ -45,13 +45,14 @@ class MLP(nn.Module):
         self.out_dim = checks.integer("out_dim", out_dim, low=2)
         layers: list[nn.Module] = []
         for a, b in itertools.pairwise([in_dim, *hidden]):
+            checks.integer("hidden", b, low=1)
             tail = [nn.ReLU(), nn.BatchNorm1d(b)]
             layers += [linear(a, b, generator), *(tail if norm_order == "after" else reversed(tail))]
         self.layers = nn.Sequential(*layers, linear([in_dim, *hidden][-1], out_dim, generator))
 
     def forward(self, x: Tensor) -> Tensor:
         """Unit vectors, shape (n, out_dim)."""
-        return functional.normalize(self.layers(x).float(), dim=-1)
+        return _onto_sphere(self.layers(x))
 
 
 class InverseLinear(nn.Module):
@@ -65,15 +66,13 @@ class InverseLinear(nn.Module):
 
     def __init__(self, in_dim: int, out_dim: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.in_dim, self.out_dim = (
-            checks.integer("in_dim", in_dim, low=1),
-            checks.integer("out_dim", out_dim, low=2),
-        )
+        self.in_dim = checks.integer("in_dim", in_dim, low=1)
+        self.out_dim = checks.integer("out_dim", out_dim, low=2)
         self.linear = linear(in_dim, out_dim, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Unit vectors, shape (n, out_dim)."""
-        return functional.normalize(self.linear(x).float(), dim=-1)
+        return _onto_sphere(self.linear(x))
 
 
 class InverseSpiral(nn.Module):
@@ -95,9 +94,9 @@ class InverseSpiral(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Unit vectors, shape (n, 3)."""
-        c = self.control(x).float()[:, 0]
+        c = _wide(self.control(x))[:, 0]
         turned = processes.rotate_about_third(x, -self.turns * math.pi * c)
-        return functional.normalize(torch.cat([turned[:, :2], c[:, None]], dim=1), dim=-1)
+        return _onto_sphere(torch.cat([turned[:, :2], c[:, None]], dim=1))
 
 
 class InversePatches(nn.Module):
@@ -126,10 +125,10 @@ class InversePatches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Unit vectors, shape (n, 3)."""
-        weight = self.bucket(x).float().softmax(-1)
+        weight = _wide(self.bucket(x)).softmax(-1)
         back = self._turn_back(processes.pitch(self._turn_back(x, weight), -1), weight)
-        third = self.third(x).float().tanh()
-        return functional.normalize(torch.cat([back[:, :2], third], dim=1), dim=-1)
+        third = _wide(self.third(x)).tanh()
+        return _onto_sphere(torch.cat([back[:, :2], third], dim=1))
 
     def _turn_back(self, x: Tensor, weight: Tensor) -> Tensor:
         turned = processes.rotate_about_third(x[:, None, :], -self.angles[None, :].expand(len(x), -1))
@@ -152,3 +151,12 @@ def small_mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequentia
     for a, b in itertools.pairwise(widths):
         layers += [linear(a, b, generator), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least single precision, whatever autocast made of it."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _onto_sphere(x: Tensor) -> Tensor:
+    return functional.normalize(_wide(x), dim=-1)

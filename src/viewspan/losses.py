@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from viewspan import checks
 
@@ -47,7 +48,7 @@ class InfoNCE(nn.Module):
     the whole negative sample, drawn by the caller with whatever share on the fibre.
 
     Args:
-        temperature: τ > 0.
+        temperature: τ >= 1e-30.
         rho: ρ in [0, 1].
         normalize: put rows on the sphere first. If False they must already be of length 1.
 
@@ -65,7 +66,7 @@ class InfoNCE(nn.Module):
 
     def __init__(self, temperature: float, *, rho: float = 0.0, normalize: bool = True) -> None:
         super().__init__()
-        self.temperature = checks.number("temperature", temperature, low=0, open_low=True)
+        self.temperature = _temperature(temperature)
         self.rho = checks.number("rho", rho, low=0, high=1)
         self.normalize = normalize
 
@@ -110,6 +111,8 @@ class InfoNCE(nn.Module):
         return _parts(*_mixed(a, p, blocks, self.temperature, self.rho))
 
     def _negatives(self, negatives: Tensor, a: Tensor) -> Tensor:
+        if not isinstance(negatives, Tensor):
+            raise TypeError(f"negatives must be a torch.Tensor, got {type(negatives).__name__}")
         n, d = a.shape
         shape = tuple(negatives.shape)
         if not (shape[-1:] == (d,) and (negatives.ndim == 2 or (negatives.ndim == 3 and shape[0] == n))):
@@ -117,7 +120,7 @@ class InfoNCE(nn.Module):
         if shape[-2] == 0:
             raise ValueError(f"negatives must have at least one row, got shape {shape}")
         flat = _on_sphere("negatives", negatives.reshape(-1, d), self.normalize)
-        return flat.reshape(shape)
+        return flat.reshape(shape).to(a.dtype)
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature:g}, rho={self.rho:g}"
@@ -131,14 +134,14 @@ class UniformityInfoNCE(nn.Module):
     inside the logarithm (0 < ρ < 1) they do not.
 
     Args:
-        temperature: τ > 0.
+        temperature: τ >= 1e-30.
         beta: weight β >= 0 of the uniformity term.
         normalize: as in `InfoNCE`.
     """
 
     def __init__(self, temperature: float, *, beta: float = 1.0, normalize: bool = True) -> None:
         super().__init__()
-        self.temperature = checks.number("temperature", temperature, low=0, open_low=True)
+        self.temperature = _temperature(temperature)
         self.beta = checks.number("beta", beta, low=0)
         self.normalize = normalize
 
@@ -150,9 +153,9 @@ class UniformityInfoNCE(nn.Module):
         """The loss as `LossParts`; the β term is counted under uniformity."""
         a, p = _pair(anchor, positive, self.normalize)
         blocks = _Groups(group, len(a))
-        s_p, denominator, m = _in_group(a, p, blocks, self.temperature)
+        s_p, excess, m = _in_group(a, p, blocks, self.temperature)
         spread = _elsewhere(a, p, blocks, self.temperature)
-        return _parts(s_p, denominator + self.beta * spread, m)
+        return _parts(s_p, excess + self.beta * spread, m)
 
 
 class TaggedInfoNCE(nn.Module):
@@ -165,14 +168,14 @@ class TaggedInfoNCE(nn.Module):
     Train with w = 1 first: folding is a local minimum that the corrected term falls into.
 
     Args:
-        temperature: τ > 0.
+        temperature: τ >= 1e-30.
         weight: w in (0, 1], the weight of the moved term. At 1 held pairs serve as negatives only.
         normalize: as in `InfoNCE`.
     """
 
     def __init__(self, temperature: float, *, weight: float = 0.1, normalize: bool = True) -> None:
         super().__init__()
-        self.temperature = checks.number("temperature", temperature, low=0, open_low=True)
+        self.temperature = _temperature(temperature)
         self.weight = checks.number("weight", weight, low=0, high=1, open_low=True)
         self.normalize = normalize
 
@@ -189,10 +192,13 @@ class TaggedInfoNCE(nn.Module):
     def parts(self, anchor: Tensor, positive: Tensor, *, group: Tensor, moved: Tensor) -> LossParts:
         """The loss as `LossParts`; m is that of the moved term."""
         a, p = _pair(anchor, positive, self.normalize)
-        if moved.shape != (len(a),) or moved.dtype != torch.bool:
-            raise ValueError(
-                f"moved must be boolean of shape ({len(a)},), got {moved.dtype} {tuple(moved.shape)}"
-            )
+        for name, x in (("group", group), ("moved", moved)):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+            if x.shape != (len(a),):
+                raise ValueError(f"{name} must have shape ({len(a)},), got {tuple(x.shape)}")
+        if moved.dtype != torch.bool:
+            raise ValueError(f"moved must be boolean, got {moved.dtype}")
         if not bool(moved.any()):
             raise ValueError("moved must mark at least one pair: without any the moved term is undefined")
         order = torch.cat([moved.nonzero()[:, 0], (~moved).nonzero()[:, 0]])
@@ -216,7 +222,7 @@ class NTXent(nn.Module):
     Reference: Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", Eq. (1).
 
     Args:
-        temperature: τ > 0.
+        temperature: τ >= 1e-30.
         normalize: as in `InfoNCE`.
 
     Shapes: view0, view1 (N, d), N >= 2; row i of one is the positive of row i of the other. Returns a scalar.
@@ -229,7 +235,7 @@ class NTXent(nn.Module):
 
     def __init__(self, temperature: float, *, normalize: bool = True) -> None:
         super().__init__()
-        self.temperature = checks.number("temperature", temperature, low=0, open_low=True)
+        self.temperature = _temperature(temperature)
         self.normalize = normalize
 
     def forward(self, view0: Tensor, view1: Tensor) -> Tensor:
@@ -243,15 +249,32 @@ class NTXent(nn.Module):
         if n < 2:
             raise ValueError(f"view0 must have at least 2 rows (one pair has no negatives), got {n}")
         rows = torch.cat([a, b])
-        s = rows @ rows.T / self.temperature
-        s_p = (a * b).sum(1).repeat(2) / self.temperature
+        s = _scores(rows, rows, self.temperature)
         s = s.masked_fill(torch.eye(2 * n, dtype=torch.bool, device=s.device), -torch.inf)
-        return _parts(s_p, s.logsumexp(1), 2 * n - 2)
+        s_p = (a * b).sum(1).repeat(2) / self.temperature
+        other = torch.arange(2 * n, device=s.device).roll(n)
+        return _parts(s_p, _excess(s, other), 2 * n - 2)
 
 
-def _parts(s_p: Tensor, log_denominator: Tensor, m: int) -> LossParts:
-    """Means over anchors; the difference is taken row by row, so that it stays exact where both are large."""
-    return LossParts((log_denominator - s_p).mean(), -s_p.mean(), log_denominator.mean(), m)
+def _temperature(value: float) -> float:
+    """τ > 0, and not so small that 1/τ leaves single precision."""
+    return checks.number("temperature", value, low=1e-30)
+
+
+def _parts(s_p: Tensor, excess: Tensor, m: int) -> LossParts:
+    """Means over anchors of −s_p and of the excess of the log-denominator over s_p, which is the loss."""
+    return LossParts(excess.mean(), -s_p.mean(), (excess + s_p).mean(), m)
+
+
+def _scores(a: Tensor, b: Tensor, tau: float) -> Tensor:
+    """⟨a_i, b_j⟩/τ over the last two dimensions, never in the half precision of a surrounding autocast."""
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b.transpose(-1, -2) / tau
+
+
+def _excess(scores: Tensor, column: Tensor) -> Tensor:
+    """log Σ_j e^{s_ij} − s_{i,column(i)} of each row, exact also where both are large."""
+    return functional.cross_entropy(scores, column, reduction="none")
 
 
 def _on_sphere(name: str, x: Tensor, normalize: bool) -> Tensor:
@@ -279,36 +302,52 @@ def _on_sphere(name: str, x: Tensor, normalize: bool) -> Tensor:
 def _pair(
     a: Tensor, p: Tensor, normalize: bool, names: tuple[str, str] = ("anchor", "positive")
 ) -> tuple[Tensor, Tensor]:
+    for name, x in zip(names, (a, p)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if a.ndim != 2 or a.shape != p.shape or 0 in a.shape:
         raise ValueError(
             f"{names[0]} and {names[1]} must have one shape (n, d), got {tuple(a.shape)} and {tuple(p.shape)}"
         )
-    return _on_sphere(names[0], a, normalize), _on_sphere(names[1], p, normalize)
+    a, p = _on_sphere(names[0], a, normalize), _on_sphere(names[1], p, normalize)
+    dtype = torch.promote_types(a.dtype, p.dtype)
+    return a.to(dtype), p.to(dtype)
 
 
 def _in_batch(a: Tensor, p: Tensor, tau: float) -> tuple[Tensor, Tensor, int]:
     """Row i of p is the positive of anchor i, every other row of p a negative; p may have further rows."""
     if len(p) < 2:
         raise ValueError("anchor must have at least 2 rows: one pair has no negatives")
-    s = a @ p.T / tau
-    return s.diagonal(), s.logsumexp(1), len(p) - 1
+    s = _scores(a, p, tau)
+    return s.diagonal(), _excess(s, torch.arange(len(a), device=a.device)), len(p) - 1
 
 
 def _given(a: Tensor, p: Tensor, negatives: Tensor, tau: float) -> tuple[Tensor, Tensor, int]:
     s_p = (a * p).sum(1) / tau
-    s = a @ negatives.T if negatives.ndim == 2 else torch.bmm(negatives, a[:, :, None])[..., 0]
-    return s_p, torch.logaddexp(s_p, (s / tau).logsumexp(1)), negatives.shape[-2]
+    s = _scores(a, negatives, tau) if negatives.ndim == 2 else _scores(a[:, None], negatives, tau)[:, 0]
+    return s_p, _above_zero(s.logsumexp(1) - s_p), negatives.shape[-2]
+
+
+def _above_zero(x: Tensor) -> Tensor:
+    """log(1 + e^x); `softplus` gives up its last digits above 20."""
+    return torch.logaddexp(x, torch.zeros_like(x))
 
 
 class _Groups:
     """Pairs sorted by fibre into a (G, k) table, padded where groups differ in size."""
 
     def __init__(self, group: Tensor, n: int) -> None:
+        if not isinstance(group, Tensor):
+            raise TypeError(f"group must be a torch.Tensor of integers, got {type(group).__name__}")
         if group.shape != (n,) or group.is_floating_point() or group.dtype == torch.bool:
             raise ValueError(
                 f"group must be integers of shape ({n},), got {group.dtype} {tuple(group.shape)}"
             )
         ids, size = torch.unique(group, return_counts=True)
+        if n and int(ids[0]) < 0:
+            raise ValueError(
+                f"group must be >= 0, got {int(ids[0])}: such pairs have no fibre (TaggedInfoNCE)"
+            )
         if bool((size < 2).any()):
             raise ValueError(f"group {int(ids[size < 2][0])} has one member: its fibre has no negative")
         self.n, self.count, self.width = n, len(ids), int(size.max())
@@ -337,43 +376,33 @@ class _Groups:
 
 def _in_group(a: Tensor, p: Tensor, blocks: _Groups, tau: float) -> tuple[Tensor, Tensor, int]:
     """Negatives are the positives of the other members of the anchor's group."""
-    s = torch.bmm(blocks.table(a), blocks.table(p).transpose(1, 2)) / tau
-    s_p = s.diagonal(dim1=1, dim2=2)
+    s = _scores(blocks.table(a), blocks.table(p), tau)
+    s_p = blocks.rows(s.diagonal(dim1=1, dim2=2))
     if not blocks.even:
         s = s.masked_fill(~blocks.filled.reshape(blocks.count, 1, blocks.width), -torch.inf)
-    return blocks.rows(s_p), blocks.rows(s.logsumexp(2)), blocks.smallest - 1
+    own = torch.arange(blocks.width, device=s.device).repeat(blocks.count)
+    return s_p, _excess(s.flatten(0, 1), own)[blocks.cell], blocks.smallest - 1
 
 
-def _scores_elsewhere(a: Tensor, p: Tensor, blocks: _Groups, tau: float) -> tuple[Tensor, Tensor]:
+def _scores_everywhere(a: Tensor, p: Tensor, blocks: _Groups, tau: float) -> tuple[Tensor, Tensor]:
     """All scores in group order, and the mask of the pairs that share a group."""
     if blocks.count < 2:
         raise ValueError("group must name at least 2 fibres: the others' positives are the uniform negatives")
-    s = a[blocks.order] @ p[blocks.order].T / tau
     fibre = blocks.cell // blocks.width
-    return s, fibre[:, None] == fibre[None, :]
-
-
-def _log_mean_exp(s: Tensor, keep: Tensor) -> Tensor:
-    return s.masked_fill(~keep, -torch.inf).logsumexp(1) - keep.sum(1).to(s.dtype).log()
+    return _scores(a[blocks.order], p[blocks.order], tau), fibre[:, None] == fibre[None, :]
 
 
 def _elsewhere(a: Tensor, p: Tensor, blocks: _Groups, tau: float) -> Tensor:
     """log mean exp of the scores against the other groups' positives, sorted by group."""
-    s, same = _scores_elsewhere(a, p, blocks, tau)
-    return _log_mean_exp(s, ~same)
+    s, same = _scores_everywhere(a, p, blocks, tau)
+    return s.masked_fill(same, -torch.inf).logsumexp(1) - (~same).sum(1).to(s.dtype).log()
 
 
 def _mixed(a: Tensor, p: Tensor, blocks: _Groups, tau: float, rho: float) -> tuple[Tensor, Tensor, int]:
-    """log M + log(e^{s_p}/M + ρ·mean_K e^s + (1−ρ)·mean_U e^s), M = n − 1."""
-    s, same = _scores_elsewhere(a, p, blocks, tau)
-    s_p = s.diagonal()
-    own = torch.eye(blocks.n, dtype=torch.bool, device=s.device)
+    """log(e^{s_p} + M·(ρ·mean_K e^s + (1−ρ)·mean_U e^s)) − s_p, M = n − 1: one weighted sum over each row."""
+    s, same = _scores_everywhere(a, p, blocks, tau)
     m = blocks.n - 1
-    terms = torch.stack(
-        [
-            s_p - math.log(m),
-            math.log(rho) + _log_mean_exp(s, same & ~own),
-            math.log1p(-rho) + _log_mean_exp(s, ~same),
-        ]
-    )
-    return s_p, terms.logsumexp(0) + math.log(m), m
+    near = same.sum(1, keepdim=True).to(s.dtype)
+    log_weight = torch.where(same, (m * rho / (near - 1)).log(), (m * (1 - rho) / (blocks.n - near)).log())
+    log_weight.fill_diagonal_(0)
+    return s.diagonal(), _excess(s + log_weight, torch.arange(blocks.n, device=s.device)), m

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import warnings
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from torch import Tensor
 from viewspan import checks
 
 Floats = npt.NDArray[np.float64]
+Rows = Tensor | npt.NDArray[Any]  # numbers of any real dtype
 
 _CONSTANT = 1e-10  # a column whose spread is below this share of its size does not vary
 
@@ -83,7 +84,7 @@ class Score:
     undefined: dict[str, str]
 
 
-def r2(z: Tensor, h: Tensor, *, n_fit: int | None = None, generator: torch.Generator | None = None) -> R2:
+def r2(z: Rows, h: Rows, *, n_fit: int | None = None, generator: torch.Generator | None = None) -> R2:
     """Least squares with intercept from h to z, fitted on some rows and scored on the others.
 
     A rank-deficient h is handled by the minimum-norm solution. A coordinate of z that does not vary is not scored.
@@ -137,7 +138,7 @@ def r2(z: Tensor, h: Tensor, *, n_fit: int | None = None, generator: torch.Gener
 
 
 def mean_correlation_coefficient(
-    z: Tensor, h: Tensor, *, method: Literal["pearson", "spearman"] = "pearson"
+    z: Rows, h: Rows, *, method: Literal["pearson", "spearman"] = "pearson"
 ) -> MeanCorrelation:
     """Mean absolute correlation of the coordinates of z with those of h under the best one-to-one matching.
 
@@ -202,7 +203,7 @@ def mcc_reference(dim: int, draws: int = 2000) -> tuple[float, float]:
     return float(np.mean(best)), float(np.std(best))
 
 
-def angle_preservation_error(z: Tensor, h: Tensor, *, block: int = 2048) -> float:
+def angle_preservation_error(z: Rows, h: Rows, *, block: int = 2048) -> float:
     """Mean over i ≠ j of |⟨z_i, z_j⟩ − ⟨h_i, h_j⟩|, in [0, 2]; 0 for an isometry.
 
     The tables of arXiv 2606.04280 hold half of this. Computed in blocks: memory O(block²).
@@ -234,7 +235,7 @@ def angle_preservation_error(z: Tensor, h: Tensor, *, block: int = 2048) -> floa
     return float(total / (n * (n - 1)))
 
 
-def score(z: Tensor, h: Tensor) -> Score:
+def score(z: Rows, h: Rows) -> Score:
     """R² (held out), mean correlation coefficient and angle preservation error in one call.
 
     Args:
@@ -258,19 +259,27 @@ def score(z: Tensor, h: Tensor) -> Score:
         angle_preservation_error(z, h),
         fit,
         match,
-        len(z),
+        fit.n_fit + fit.n_scored,
         {**fit.undefined, **match.undefined},
     )
 
 
-def _paired(z: Tensor, h: Tensor) -> tuple[Floats, Floats]:
-    checks.rows("z", z, min_rows=2)
-    checks.rows("h", h, min_rows=2)
-    if len(z) != len(h):
+def _paired(z: Rows, h: Rows) -> tuple[Floats, Floats]:
+    a, b = _double("z", z), _double("h", h)
+    if len(a) != len(b):
         raise ValueError(
-            f"z and h must have the same number of rows, got {tuple(z.shape)} and {tuple(h.shape)}"
+            f"z and h must have the same number of rows, got {tuple(a.shape)} and {tuple(b.shape)}"
         )
-    return tuple(x.detach().cpu().to(torch.float64).numpy() for x in (z, h))  # type: ignore[return-value]
+    return a.numpy(), b.numpy()
+
+
+def _double(name: str, x: Rows) -> Tensor:
+    """Checked rows in double precision on the CPU, detached."""
+    try:
+        x = torch.as_tensor(x).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be a tensor or an array of numbers, got {type(x).__name__}") from None
+    return checks.rows(name, x if x.is_complex() else x.double(), min_rows=2)
 
 
 def _constant(x: Floats) -> npt.NDArray[np.bool_]:

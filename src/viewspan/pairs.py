@@ -16,6 +16,7 @@ An own law is a subclass of `PairLaw` with three members::
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -65,10 +66,12 @@ class PairLaw(Protocol):
     dim: int
 
     @property
+    @abstractmethod
     def diversity(self) -> Diversity:
         """Whether the diversity condition holds, and the reason."""
         ...
 
+    @abstractmethod
     def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """One positive for each anchor; z and the result are unit vectors of shape (..., d)."""
         ...
@@ -136,6 +139,7 @@ class FullSupport(PairLaw):
     def sample_support(self, z: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """n uniform points of the support of P(z⁺|z), here the sphere, for each anchor; shape (..., n, d)."""
         z = _latents(z, self.dim)
+        checks.integer("n", n, low=0)
         x = sphere.uniform(z[..., 0].numel() * n, self.dim, generator=generator, dtype=z.dtype)
         return x.reshape(*z.shape[:-1], n, self.dim)
 
@@ -205,6 +209,7 @@ class FixedLatents(PairLaw):
     def sample_support(self, z: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """n uniform points of the fibre K(z) for each anchor, shape (..., n, d)."""
         z = _latents(z, self.dim)
+        checks.integer("n", n, low=0)
         u, v = z[..., : self.n_fixed], z[..., self.n_fixed :]
         free = self.dim - self.n_fixed
         u = u.unsqueeze(-2).expand(*u.shape[:-1], n, self.n_fixed)
@@ -262,6 +267,7 @@ class Mixture(PairLaw):
 
     def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """One positive for each anchor, shape (..., d)."""
+        z = _latents(z, self.dim)
         moved = torch.rand(z.shape[:-1], generator=generator, device=z.device) < self.share
         return torch.where(moved[..., None], self.moved.sample(z, generator), self.held.sample(z, generator))
 
@@ -282,10 +288,12 @@ class Tagged(Mixture):
         With `group_size` the held pairs fill whole groups, as many as fit; moved pairs carry group −1.
         """
         checks.integer("n", n, low=1)
+        if group_size is not None:
+            checks.integer("group_size", group_size, low=2)
         n_moved = min(n, max(2, round(self.share * n))) if self.share > 0 else 0
         n_held = (n - n_moved) // (group_size or 1) * (group_size or 1)
         if n_held + n_moved == 0:
-            raise ValueError(f"group_size must be at most the batch size {n}, got {group_size}")
+            raise ValueError(f"group_size must be at most the {n} held pairs of the batch, got {group_size}")
         parts = [self.held.batch(n_held, group_size=group_size, generator=generator)] if n_held else []
         if n_moved:
             moved = self.moved.batch(n_moved, generator=generator)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +93,7 @@ def fit(
 
     Raises:
         ValueError: for a bad argument, or a loss that needs a field the batches lack.
-        RunFailed: if the loss is not finite; the weights are those of the step before.
+        RunFailed: if the embedding, the loss or its gradient is not finite; f is as it was before that step.
 
     Example:
         >>> from viewspan import encoders, processes
@@ -110,8 +110,9 @@ def fit(
     checks.choice("schedule", schedule, SCHEDULES)
     where = runtime.device(device)
     precision = runtime.precision(precision, where)
-    if generator.device.type != where.type:
-        raise ValueError(f"generator must lie on the device {where}, got {generator.device}")
+    checks.generator(generator, where)
+    _check_dims(f, g, law)
+    takes = _fields_taken(loss)
     f.to(where).train()
     if isinstance(g, nn.Module):
         g.to(where).eval()
@@ -123,19 +124,24 @@ def fit(
     start = time.perf_counter()
     for step in range(1, steps + 1):
         batch = law.batch(batch_size, group_size=group_size, generator=generator)
-        fields = _fields(loss, batch)
+        fields = _fields(loss, takes, batch)
+        buffers = [b.clone() for b in f.buffers()]
         with torch.no_grad():
             x = g(torch.cat([batch.anchor, batch.positive]))
         with runtime.autocast(where, precision):
             h = f(x).float()
+        if not bool(torch.isfinite(h).all()):
+            _fail(f, buffers, f"the embedding became non-finite at step {step} of {steps} (lr={lr:g})")
         anchor, positive = h.split(len(batch))
         parts = split(anchor, positive, **fields) if split else None
         total: Tensor = parts.total if parts else loss(anchor, positive, **fields)
         optimiser.zero_grad(set_to_none=True)
         total.backward()
         value = float(total.detach())
-        if not math.isfinite(value):
-            raise checks.RunFailed(f"the loss became {value} at step {step} of {steps} (lr={lr:g})")
+        slope = float(torch.nn.utils.get_total_norm([p.grad for p in f.parameters() if p.grad is not None]))
+        if not (math.isfinite(value) and math.isfinite(slope)):
+            what = f"the loss became {value}, its gradient {slope:g} long,"
+            _fail(f, buffers, f"{what} at step {step} of {steps} (lr={lr:g})")
         optimiser.step()
         scheduler.step()
         if step % _RECORD_EVERY == 1 or step == steps:
@@ -177,10 +183,18 @@ def evaluate(
     Returns:
         `Evaluation`.
     """
-    checks.integer("n", n, low=256)
-    checks.integer("m", m, low=1)
     chunk, per_fibre = 256, 16
+    if checks.integer("n", n, low=chunk) % chunk:
+        raise ValueError(f"n must be a multiple of {chunk}, got {n}")
+    checks.integer("m", m, low=1)
     on_fibre = round(checks.number("rho", rho, low=0, high=1) * m)
+    if (on_fibre == 0) != (rho == 0) or (on_fibre == m) != (rho == 1):
+        raise ValueError(f"m must be large enough for a share rho={rho:g} of the negatives, got {m}")
+    if on_fibre and not hasattr(law, "sample_support"):
+        raise TypeError(
+            f"rho={rho:g} needs a law with sample_support(z, n, generator), got {type(law).__name__}"
+        )
+    _check_dims(f, g, law)
     loss = losses.InfoNCE(temperature, rho=rho)
     mode = f.training
     f.eval()
@@ -213,16 +227,41 @@ def _each(loss: losses.InfoNCE, anchor: Tensor, positive: Tensor, negatives: Ten
     return torch.logaddexp(s_p, (anchor @ negatives.T / tau).logsumexp(1)) - s_p  # type: ignore[union-attr]
 
 
-def _fields(loss: nn.Module, batch: pairs.PairBatch) -> dict[str, Tensor]:
+def _check_dims(f: nn.Module, g: Callable[[Tensor], Tensor], law: pairs.PairLaw) -> None:
+    """Where law, process and encoder say their dimensions, they must agree."""
+    g_in, g_out, f_in = (
+        getattr(part, name, None) for part, name in ((g, "dim"), (g, "out_dim"), (f, "in_dim"))
+    )
+    if isinstance(g_in, int) and g_in != law.dim:
+        raise ValueError(f"g must take latents of dimension {law.dim}, as the law draws, got dim={g_in}")
+    if isinstance(g_out, int) and isinstance(f_in, int) and g_out != f_in:
+        raise ValueError(f"f must take data of dimension {g_out}, as g makes, got in_dim={f_in}")
+
+
+def _fail(f: nn.Module, buffers: list[Tensor], message: str) -> NoReturn:
+    """Put the buffers back (batch statistics follow the data before any step is taken) and stop."""
+    with torch.no_grad():
+        for buffer, before in zip(f.buffers(), buffers):
+            buffer.copy_(before)
+    raise checks.RunFailed(message)
+
+
+def _fields_taken(loss: nn.Module) -> dict[str, bool]:
+    """Which of a batch's optional fields the loss takes, and whether it must have them."""
+    takes = inspect.signature(loss.forward).parameters
+    return {
+        name: takes[name].default is inspect.Parameter.empty for name in ("group", "moved") if name in takes
+    }
+
+
+def _fields(loss: nn.Module, takes: dict[str, bool], batch: pairs.PairBatch) -> dict[str, Tensor]:
     """The fields of the batch that the loss takes; one it needs and the batch lacks is an error."""
     fields: dict[str, Tensor] = {}
-    for name, parameter in inspect.signature(loss.forward).parameters.items():
-        if name not in ("group", "moved"):
-            continue
+    for name, needed in takes.items():
         value = getattr(batch, name)
         if value is not None:
             fields[name] = value
-        elif parameter.default is inspect.Parameter.empty:
+        elif needed:
             how = "group_size" if name == "group" else "a law that tags its pairs (pairs.Tagged)"
             raise ValueError(f"{type(loss).__name__} needs {name} for every pair, which takes {how}")
     return fields

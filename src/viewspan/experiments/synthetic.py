@@ -344,6 +344,12 @@ def comparable(loss: float | None, m: int, c: float | None) -> float | None:
     return None if loss is None else loss - math.log(m) - (c or 0.0) / m
 
 
+def choose_seeds(profile: str, seeds: int | None, own: dict[str, int]) -> range:
+    """The seeds 0, 1, … of a profile: as many as asked for, else the profile's own number."""
+    checks.choice("profile", profile, tuple(own))
+    return range(checks.integer("seeds", seeds if seeds is not None else own[profile], low=1))
+
+
 def choose_processes(names: list[str] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """The processes named on the command line, in the experiment's order."""
     for name in names or ():

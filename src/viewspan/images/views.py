@@ -218,21 +218,23 @@ def regime(name: str, *, size: int | None = None, order: str = "fixed") -> ViewP
     return ViewPipeline(name, tuple(steps), order)
 
 
-def resolve(spec: Any, *, order: str = "fixed", size: int | None = None) -> ViewPipeline:
+def resolve(spec: Any, *, order: str | None = None, size: int | None = None) -> ViewPipeline:
     """A view pipeline from what a user gives.
 
     Args:
         spec: ``all``, ``crop`` or ``all-without-crop``; a ``.yaml`` file that lists operations; ``package.module:name``
             of a callable; a callable (PIL image or float (C, H, W) in, one view or a list of views out); or a
             ViewPipeline.
-        order: ``fixed``, or ``random``: the operations are permuted once a run.
+        order: ``fixed`` (the default), or ``random``: the operations are permuted once a run. A ViewPipeline keeps
+            its own unless this is given.
         size: height and width of the regimes' cropped views; None keeps the images' own.
 
     Raises:
         ValueError: if the name, the file or the object is none of these.
     """
     if isinstance(spec, ViewPipeline):
-        return replace(spec, order=order) if order != spec.order else spec
+        return spec if order is None else replace(spec, order=order)
+    order = "fixed" if order is None else order
     if isinstance(spec, str | os.PathLike):
         text = os.fspath(spec)
         if text in REGIMES:

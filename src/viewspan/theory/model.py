@@ -77,6 +77,11 @@ def of(law: object) -> Model:
     Raises:
         TypeError: for a law without known closed forms.
     """
+    if isinstance(law, pairs.Tagged):
+        raise TypeError(
+            "law must say one positive law for one loss, got Tagged: predict its parts, "
+            "predict(law.held, rho=1.0) and predict(law.moved), whose losses the tagged loss adds"
+        )
     if isinstance(law, pairs.FullSupport):
         return Model(law.dim, 1, 0.0, "subsphere", share=1.0, kappa_moved=law.kappa)
     if isinstance(law, pairs.FixedLatents):
@@ -96,11 +101,6 @@ def of(law: object) -> Model:
     if isinstance(law, pairs.Jittered):
         held = law.held
         return Model(law.dim, held.n_fixed, held.kappa, held.convention, sigma=law.sigma)
-    if isinstance(law, pairs.Tagged):
-        raise TypeError(
-            "law must say one positive law for one loss, got Tagged: predict its parts, "
-            "predict(law.held, rho=1.0) and predict(law.moved), whose losses the tagged loss adds"
-        )
     raise TypeError(
         f"law must be FullSupport, FixedLatents, Mixture or Jittered to be predicted, got {type(law).__name__}; "
         "asymptotic_loss evaluates any map under any law"

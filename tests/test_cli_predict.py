@@ -1,0 +1,89 @@
+"""`viewspan predict` and `viewspan theory`: what is printed, and what is refused in one line."""
+
+import json
+
+import pytest
+
+from viewspan import cli, experiments
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(list(arguments))
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out, captured.err
+
+
+def test_one_prediction_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        capsys, "predict", "--dim", "3", "--n-fixed", "1", "--kappa", "3.333", "--temperature", "0.3",
+        "--rho", "0", "--convention", "ambient", "--json",
+    )  # fmt: skip
+    document = json.loads(out)
+    assert code == 0
+    assert document["squeeze"]["lam"] == pytest.approx(0.5717, abs=1e-4)
+    assert document["incentive_nats"] == pytest.approx(0.5430, abs=1e-4)
+    assert (document["kappa"], document["kappa_given"]) == (pytest.approx(1 / 0.3), 3.333)
+
+
+def test_a_rounded_kappa_still_meets_the_theorem(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = "predict", "--rho", "1", "--convention", "ambient", "--json"
+    code, out, err = run(capsys, *shown, "--kappa", "3.333")
+    assert json.loads(out)["orthogonal_is_minimiser"] is True
+    assert (code, "3.333" in err) == (0, True)
+    _, out, err = run(capsys, *shown, "--kappa", "3.3")
+    assert json.loads(out)["orthogonal_is_minimiser"] is False
+    assert err == ""
+
+
+@pytest.mark.parametrize("convention", ["ambient", "subsphere"])
+def test_the_sweep_as_json(capsys: pytest.CaptureFixture[str], convention: str) -> None:
+    code, out, _ = run(capsys, "predict", "--convention", convention, "--sweep", "rho", "--json")
+    rows = json.loads(out)["rows"]
+    assert (code, len(rows)) == (0, 11)
+    assert [row["rho"] for row in rows] == pytest.approx([i / 10 for i in range(11)])
+    if convention == "ambient":
+        assert all(row["published"] is None for row in rows)
+        return
+    for row, published in zip(rows, experiments.published()["table8_rho_r2"]):
+        beside = row["published"]
+        assert beside["r2"] == published["identity/inverse"]
+        if row["rho"] < 1:  # at ρ = 1 the published descent is unfinished
+            assert row["squeeze"]["r2"] == pytest.approx(beside["r2"], abs=1.1e-3)
+        assert row["squeeze"]["ape"] / 2 == pytest.approx(beside["ape"], abs=2e-3)
+        assert beside["predicted_loss"] == pytest.approx(beside["loss"], abs=0.011)
+
+
+def test_tables_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "predict", "--convention", "subsphere", "--sweep", "rho")
+    assert "Table 11 L" in out
+    assert "great subspheres" in out
+    _, out, _ = run(capsys, "predict", "--convention", "subsphere")
+    assert "-1.5488" in out
+    assert "not minimisers" in out
+    _, out, _ = run(capsys, "predict", "--n-fixed", "0")
+    assert "Theorem 4.4" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ("convention", "ambient", "subsphere")),
+        (["--convention", "ambient", "--temperature", "0"], ("temperature", "0")),
+        (["--convention", "ambient", "--rho", "1.5"], ("rho", "1.5")),
+        (["--convention", "ambient", "--kappa", "-1"], ("kappa", "-1")),
+        (["--convention", "ambient", "--kappa", "many"], ("kappa", "many")),
+        (["--convention", "ambient", "--n-fixed", "4"], ("n_fixed", "4")),
+        (["--convention", "ambient", "--dim", "1"], ("dim", "1")),
+        (["--convention", "else"], ("convention", "else")),
+        (["--n-fixed", "0", "--convention", "ambient"], ("convention", "n_fixed 0")),
+        (["--convention", "ambient", "--sweep", "rho", "--rho", "0.3"], ("rho", "0.3")),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: tuple[str, ...]
+) -> None:
+    code, out, err = run(capsys, "predict", *arguments)
+    assert (code, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert all(word in err for word in words), err

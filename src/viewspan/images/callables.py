@@ -124,7 +124,8 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple):
         return isinstance(b, list | tuple) and len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b))
     try:
-        return np.array_equal(np.asarray(a), np.asarray(b))
+        a, b = np.asarray(a), np.asarray(b)
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     except (TypeError, ValueError):
         return True  # nothing that can be compared; the result itself is refused later
 

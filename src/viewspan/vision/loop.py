@@ -17,7 +17,7 @@ from viewspan.vision import backbones, checkpoints, drawing, pairing, run_folder
 from viewspan.vision.distributed import World
 
 WINDOW = 200  # steps at most that the verdict on the training signal looks back on
-ENOUGH = 5  # and at least
+ENOUGH = 20  # and at least
 WARMUP = 0.05  # share of the steps over which the cosine schedule rises
 
 
@@ -236,7 +236,7 @@ class Loop:
             "steps": self.step,
             "loss": self.history["loss"][-1],
             "m": self.m,
-            "no_signal": no_signal(self.recent[-max(20, len(self.slices)) :]),
+            "no_signal": no_signal(self.recent[-max(ENOUGH, len(self.slices)) :]),
             "images_per_second": self.images / self.seconds,
         }
 
@@ -249,10 +249,8 @@ def no_signal(above: list[float]) -> bool | None:
     """Whether losses less log(M + 1) are not below 0 by more than 3 standard errors; None if too few to tell.
 
     Example:
-        >>> no_signal([0.01, -0.01, 0.0, 0.01, -0.01])
-        True
-        >>> no_signal([-1.0, -1.1, -1.0, -1.2, -1.1])
-        False
+        >>> no_signal([0.01, -0.01] * 10), no_signal([-1.0, -1.1] * 10)
+        (True, False)
     """
     if len(above) < ENOUGH:
         return None

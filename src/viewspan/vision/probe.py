@@ -153,6 +153,7 @@ def probe(
     checks.integer("k", k, low=1)
     y, y_test = _labels(train_set, test_set)
     trained, first = _encoders(run, untrained)
+    modes = trained.training, first.training
     on = runtime.device(device)
     digests = drawing.row_digests(train_set), drawing.row_digests(test_set)
     itself = digests[0] == digests[1]
@@ -181,8 +182,8 @@ def probe(
         result.published = _published(
             kinds, (trained, first), train_set, test_set, y, y_test, published_epochs, seed
         )
-    trained.cpu()
-    first.cpu()
+    trained.cpu().train(modes[0])
+    first.cpu().train(modes[1])
     return result
 
 

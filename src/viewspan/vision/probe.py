@@ -244,7 +244,7 @@ def retrieval(
                 encoder(source.draw(at[i : i + CHUNK], epoch=0, view=view)) for i in range(0, len(at), CHUNK)
             ]
             both.append(torch.cat(parts))
-    encoder.train(was)
+    encoder.cpu().train(was)
     nearest = (both[0] @ both[1].T).argmax(1).cpu()
     return float((nearest == torch.arange(len(at))).double().mean())
 

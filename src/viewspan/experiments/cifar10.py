@@ -1,0 +1,290 @@
+"""Figure 3 of arXiv 2606.04280: three encoders × three view regimes on CIFAR-10, with the rows the figure lacks.
+
+Beside every trained cell stand the same encoder untrained and raw pixels under the same probe, since a trained cell
+below its untrained encoder says nothing about the regime. The figure's claim is an interaction, and is computed: how
+the gap between encoders changes as the views move less.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pydantic
+import torch
+
+from viewspan import checks, experiments, images, losses, records, runtime, vision
+from viewspan.experiments import interaction
+from viewspan.experiments.cells import Cell
+from viewspan.experiments.interaction import spread
+
+NAME = "cifar10"
+ENCODERS = ("resnet18", "vit", "mlp")
+REGIMES = ("all", "crop", "all-without-crop")
+PROFILES = ("quick", "paper")
+N_RETRIEVAL = 500
+TITLES = {
+    "quick": "CIFAR-10, quick profile: a check that everything runs, too short to reproduce Figure 3",
+    "paper": "Figure 3: linear probe on CIFAR-10 by encoder and view regime",
+}
+MEASURED = (
+    "probe_accuracy", "knn_accuracy", "untrained_accuracy", "untrained_knn_accuracy", "pixels_accuracy",
+    "pixels_knn_accuracy", "gain", "retrieval", "untrained_retrieval", "loss", "images_per_second",
+)  # fmt: skip
+BY = ("encoder", "views", "profile", "n_train", "epochs")
+
+
+class Settings(pydantic.BaseModel):
+    """Everything that decides a run.
+
+    Attributes:
+        data: image folder with ``train/`` and ``test/``, or ``cifar10[:ROOT]``.
+        encoder: ``resnet18``, ``vit`` or ``mlp``.
+        vit: width, layers, heads and hidden width of the transformer (published: 384, 6, 6, 1536).
+        views: the regime.
+        order: of the operations, permuted once a run (``random``) as published, or ``fixed``.
+        pairs: ``clean-view`` (one of two views is the image itself, as in the published code) or ``two-views``.
+        n_train, n_test: images used, None for all; a fixed random choice, the same in every cell.
+        epochs, batch_size, lr, schedule, weight_decay, temperature: of the training.
+        protocol, published_epochs, k: of the probe and its nearest neighbours.
+        device, precision, threads: where and how it computes.
+        seed: of weights, batches, views and dropout.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    data: str = "cifar10"
+    encoder: Literal["resnet18", "vit", "mlp"]
+    vit: tuple[int, int, int, int] | None = None
+    views: Literal["all", "crop", "all-without-crop"]
+    order: Literal["fixed", "random"] = "random"
+    pairs: Literal["two-views", "clean-view"] = "clean-view"
+    n_train: int | None = None
+    n_test: int | None = None
+    epochs: int = pydantic.Field(200, ge=1)
+    batch_size: int = pydantic.Field(2000, ge=2)
+    lr: float = 3e-4
+    schedule: Literal["constant", "cosine"] = "constant"
+    weight_decay: float = 1e-4
+    temperature: float = 0.5
+    protocol: Literal["standard", "published"] = "published"
+    published_epochs: int = 100
+    k: int = pydantic.Field(200, ge=1)
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    threads: int = pydantic.Field(1, ge=1)
+    seed: int
+    profile: str = "paper"
+
+
+QUICK: dict[str, Any] = {
+    "n_train": 5000, "n_test": 2000, "epochs": 3, "batch_size": 250, "protocol": "standard", "lr": 1e-3,
+}  # fmt: skip
+QUICK_VIT = (96, 3, 3, 384)
+
+
+def cells(
+    profile: str = "quick",
+    *,
+    seeds: int | None = None,
+    data: str = "cifar10",
+    device: str = "cpu",
+    precision: str = "float32",
+    threads: int = 1,
+) -> list[Cell]:
+    """The runs of a profile: 9 cells a seed, all of one seed before the next.
+
+    Args:
+        profile: ``quick`` (minutes on two cores, 5,000 images, a small transformer) or ``paper`` (a GPU).
+        seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
+        data: image folder with ``train/`` and ``test/``, or ``cifar10[:ROOT]`` (downloaded once).
+        device, precision, threads: as in `vision.train`.
+    """
+    checks.choice("profile", profile, PROFILES)
+    n = checks.integer("seeds", seeds if seeds is not None else {"quick": 1, "paper": 5}[profile], low=1)
+    found = []
+    for seed in range(n):
+        for encoder in ENCODERS:
+            for regime in REGIMES:
+                settings = {
+                    "data": data, "encoder": encoder, "views": regime, "seed": seed, "profile": profile,
+                    "device": device, "precision": precision, "threads": threads,
+                }  # fmt: skip
+                if profile == "quick":
+                    settings |= QUICK | ({"vit": QUICK_VIT} if encoder == "vit" else {})
+                found.append(Cell(NAME, complete(settings)))
+    return found
+
+
+def complete(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings checked and filled in with every default, as JSON values; the error names the field and the rule."""
+    try:
+        return Settings.model_validate(settings).model_dump(mode="json")
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}, got {first['input']!r}") from None
+
+
+def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
+    """Train one cell, probe it beside its untrained twin and raw pixels, and measure retrieval on held-out images."""
+    s = Settings.model_validate(settings)
+    start = time.perf_counter()
+    train_set, test_set = _data(s.data, s.n_train, s.n_test)
+    pipeline = images.views.resolve(s.views, order=s.order)
+    trained = vision.train(
+        train_set, encoder=_backbone(s), views=pipeline, loss=losses.NTXent(s.temperature),
+        pairs=vision.TwoViews(clean=s.pairs == "clean-view"), epochs=s.epochs, batch_size=s.batch_size, lr=s.lr,
+        schedule=s.schedule, weight_decay=s.weight_decay, seed=s.seed, device=s.device, precision=s.precision,
+        threads=s.threads,
+    )  # fmt: skip
+    with runtime.threads(s.threads):
+        read = vision.probe(
+            trained, train_set, test_set, k=s.k, protocol=s.protocol, published_epochs=s.published_epochs,
+            seed=s.seed, device=s.device,
+        )  # fmt: skip
+        retrieval = {
+            name: vision.retrieval(encoder, test_set, pipeline, n=N_RETRIEVAL, seed=s.seed, device=s.device)
+            for name, encoder in (("retrieval", trained.encoder), ("untrained_retrieval", trained.untrained))
+        }
+    probed = read.as_dict()
+    result = {
+        **probed,
+        **retrieval,
+        "under_published_probe": probed.pop("published"),
+        "published": published(s.encoder, s.views),
+        "steps": trained.steps,
+        "loss": trained.loss,
+        "m": trained.m,
+        "no_signal": trained.no_signal,
+        "images_per_second": trained.images_per_second,
+        "weights": sum(p.numel() for p in trained.encoder.parameters()),
+        "peak_memory_gib": _peak_memory(),
+    }
+    record = records.Record(
+        experiment=NAME,
+        settings=records.jsonable(s.model_dump(mode="json")),
+        result=result,
+        history=trained.history,
+        environment=records.environment(
+            device=str(runtime.device(s.device)), precision=trained.settings["precision"], threads=s.threads
+        ),
+        seconds=time.perf_counter() - start,
+    )
+    return record, {f"correct_{name}": row.correct for name, row in read.rows.items()}
+
+
+def _backbone(s: Settings) -> Callable[..., torch.nn.Module]:
+    """The encoder's maker at the size the settings name."""
+    if s.encoder == "vit" and s.vit is not None:
+        width, layers, heads, hidden = s.vit
+        return functools.partial(vision.vit, width=width, layers=layers, heads=heads, hidden=hidden)
+    return {"resnet18": vision.resnet18, "vit": vision.vit, "mlp": vision.mlp}[s.encoder]
+
+
+@functools.lru_cache(maxsize=1)
+def _data(source: str, n_train: int | None, n_test: int | None) -> tuple[images.ImageSet, images.ImageSet]:
+    """Training and test images, decoded once a process; smaller sets are a fixed random choice."""
+    train = images.load(source, split="train")
+    test = images.load(source, split="test", classes=train.classes)
+    return _chosen(train, n_train), _chosen(test, n_test)
+
+
+def _chosen(held: images.ImageSet, n: int | None) -> images.ImageSet:
+    if n is None or n >= len(held):
+        return held
+    return held.subset(torch.randperm(len(held), generator=torch.Generator().manual_seed(0))[:n])
+
+
+def _peak_memory() -> float | None:
+    """Largest accelerator memory in use so far, GiB; None on a CPU."""
+    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+
+
+def published(encoder: str, views: str) -> dict[str, Any]:
+    """The figure's bar (read off the chart, about ± .03) and the authors' logged run, as shares of 1."""
+    figure = experiments.published()["figure3_cifar10_linear_probe_percent"]
+    key = views.replace("-", "_")
+    logged = figure["authors_logged_runs_best_epoch"].get(encoder, {}).get(key)
+    return {
+        "probe_accuracy": round(figure[encoder][key] / 100, 4),
+        "logged_accuracy": None if logged is None else round(logged / 100, 4),
+    }
+
+
+def table(runs: list[records.Record]) -> dict[str, Any]:
+    """The table of records: one cell a line beside Figure 3, then the interaction the figure claims."""
+    groups: dict[tuple[Any, ...], list[records.Record]] = {}
+    for record in runs:
+        groups.setdefault(tuple(record.settings[key] for key in BY), []).append(record)
+    lines = [_line(group) for group in groups.values()]
+    quick = any(line["profile"] != "paper" for line in lines)
+    found = interaction.interactions(lines, REGIMES)
+    return {
+        "experiment": NAME,
+        "title": TITLES["quick" if quick else "paper"],
+        "cells": lines,
+        "interaction": found,
+        "sentences": [_above(lines), *interaction.sentences(found, lines)] if lines else [],
+        "notes": _notes(lines),
+    }
+
+
+def _line(group: list[records.Record]) -> dict[str, Any]:
+    """One line of the table: mean ± standard deviation over seeds of every measured number."""
+    first = group[0]
+    line: dict[str, Any] = {key: first.settings[key] for key in BY}
+    line |= {"seeds": len(group), "n_test": first.result["n_test"], "weights": first.result["weights"]}
+    for key in MEASURED:
+        line[key] = spread([r.result[key] for r in group])
+    intervals = np.array([r.result["gain_interval"] for r in group])
+    line["gain_interval"] = interaction.mean_interval([r.result["gain"] for r in group], intervals)
+    line["above_untrained"] = line["gain_interval"][0] > 0
+    line["probe_runs"] = [r.result["probe_accuracy"] for r in sorted(group, key=lambda r: r.settings["seed"])]
+    line["no_signal"] = [r.result["no_signal"] for r in group]
+    probes = [r.result["under_published_probe"] for r in group]
+    for row in ("trained", "untrained", "pixels"):
+        for when in ("last", "best"):
+            values = [None if p is None else p[row][when] for p in probes]
+            line[f"published_probe_{row}_{when}"] = spread(values)
+    line["published"] = published(line["encoder"], line["views"])
+    line["seconds"] = sum(r.seconds for r in group)
+    return line
+
+
+def _above(lines: list[dict[str, Any]]) -> str:
+    """How many cells say anything at all."""
+    above = [f"{line['encoder']} {line['views']}" for line in lines if line["above_untrained"]]
+    signal = sum(line["retrieval"]["mean"] > line["untrained_retrieval"]["mean"] for line in lines)
+    which = f" ({', '.join(above)})" if 0 < len(above) < len(lines) else ""
+    return (
+        f"{len(above)} of {len(lines)} cells lie above their untrained encoder by more than the 95 % interval{which}; "
+        f"{signal} of {len(lines)} find a held-out image's other view among {N_RETRIEVAL} more often than untrained."
+    )
+
+
+def _notes(lines: list[dict[str, Any]]) -> list[str]:
+    notes = [
+        "probe: logistic regression on standardised features of the frozen encoder (eval mode, clean images, last "
+        "epoch), penalty chosen on held-out training rows. Figure 3 is the best test epoch of a probe fitted in train "
+        "mode, read off a chart (± .03).",
+        "gain: trained − untrained on the same test images, with a 95 % paired bootstrap interval.",
+    ]
+    sizes = {f"{line['encoder']} {line['weights'] / 1e6:.1f} M" for line in lines}
+    if any(line["profile"] != "paper" for line in lines):
+        first = lines[0]
+        notes.append(
+            f"{first['n_train']} training images and {first['epochs']} epochs instead of 50000 and 200; "
+            f"{', '.join(sorted(sizes))} weights (the transformer is {QUICK_VIT[0]} wide with {QUICK_VIT[1]} layers "
+            "instead of 384 and 6)."
+        )
+    return notes
+
+
+def peak(runs: list[records.Record]) -> float:
+    """Largest accelerator memory of some runs, GiB; 0 without an accelerator."""
+    return max((r.result["peak_memory_gib"] or 0.0 for r in runs), default=math.nan)

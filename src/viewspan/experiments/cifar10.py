@@ -84,7 +84,7 @@ class Settings(pydantic.BaseModel):
 QUICK: dict[str, Any] = {
     "n_train": 5000, "n_test": 2000, "epochs": 3, "batch_size": 250, "protocol": "standard", "lr": 1e-3,
 }  # fmt: skip
-QUICK_VIT = (96, 3, 3, 384)
+QUICK_VIT = (64, 2, 2, 256)
 
 
 def cells(

@@ -87,3 +87,14 @@ def test_bad_input_is_one_line(
     assert (code, out) == (2, "")
     assert len(err.strip().splitlines()) == 1
     assert all(word in err for word in words), err
+
+
+def test_theory_prints_every_certificate(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "theory", "--json")
+    found = json.loads(out)["certificates"]
+    assert (code, len(found)) == (0, 9)
+    assert all(c["verdict"] for c in found)
+    code, out, _ = run(capsys, "theory")
+    assert code == 0
+    assert out.count("holds") >= 9
+    assert "FAILS" not in out

@@ -68,9 +68,9 @@ def predict(
 
 def theory(*, json: Annotated[bool, Parameter(help="Print one JSON document.")] = False) -> int:
     """Every certificate of the theory: numbers by quadrature and a verdict. Exit code 1 if one fails."""
-    from viewspan.theory import certificates
+    from viewspan.theory.certificates import run_all
 
-    found = certificates.run_all()
+    found = run_all()
     if json:
         _print_json({"certificates": [certificate.to_json() for certificate in found]})
         return 0 if all(c.verdict for c in found) else 1

@@ -5,6 +5,7 @@
 - `certificates()`: every claim of the theory with its numbers and its verdict.
 """
 
+from viewspan.theory.asymptotic import AsymptoticLoss, asymptotic_loss
 from viewspan.theory.prediction import Prediction, Squeeze, floor, predict
 
-__all__ = ["Prediction", "Squeeze", "floor", "predict"]
+__all__ = ["AsymptoticLoss", "Prediction", "Squeeze", "asymptotic_loss", "floor", "predict"]

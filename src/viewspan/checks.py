@@ -32,6 +32,8 @@ def number(
         x = float(value)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name} must be a number, got {value!r}") from None
+    except OverflowError:
+        x = math.inf
     inside = math.isfinite(x) and (low < x if open_low else low <= x) and x <= high
     if not inside:
         left = "(" if open_low or low == -math.inf else "["

@@ -269,7 +269,7 @@ def _parts(s_p: Tensor, excess: Tensor, m: int) -> LossParts:
 def _scores(a: Tensor, b: Tensor, tau: float) -> Tensor:
     """⟨a_i, b_j⟩/τ over the last two dimensions, never in the half precision of a surrounding autocast."""
     with torch.autocast(a.device.type, enabled=False):
-        return a @ b.transpose(-1, -2) / tau
+        return (a / tau) @ b.transpose(-1, -2)
 
 
 def _excess(scores: Tensor, column: Tensor) -> Tensor:

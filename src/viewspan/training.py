@@ -106,7 +106,7 @@ def fit(
     """
     checks.integer("steps", steps, low=1)
     checks.integer("batch_size", batch_size, low=2)
-    checks.number("lr", lr, low=0, open_low=True)
+    checks.number("lr", lr, low=0, high=1e30, open_low=True)  # beyond it a weight overflows in one step
     checks.choice("schedule", schedule, SCHEDULES)
     where = runtime.device(device)
     precision = runtime.precision(precision, where)
@@ -116,7 +116,7 @@ def fit(
     f.to(where).train()
     if isinstance(g, nn.Module):
         g.to(where).eval()
-    optimiser = torch.optim.Adam(f.parameters(), lr=lr)
+    optimiser = torch.optim.Adam(f.parameters(), lr=lr, fused=where.type != "mps")
     decay = (lambda s: (1 + math.cos(math.pi * s / steps)) / 2) if schedule == "cosine" else (lambda s: 1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, decay)
     history: dict[str, list[float]] = {"step": [], "loss": [], "alignment": [], "uniformity": []}

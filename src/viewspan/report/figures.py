@@ -55,6 +55,7 @@ def _figures(found: Sequence[tuple[Path, Record]]) -> list[tuple[str, Figure]]:
     made: list[tuple[str, Figure | None]] = []
     for name, cells in experiments.items():
         if synthetic.is_synthetic(cells):
+            cells = synthetic.in_order(name, cells)
             made += [(f"{name}-spheres-{group}", drawn) for group, drawn in _spheres(cells)]
             keys = gather.columns(cells)
             for key, text in synthetic.AXES.get(name, ()):
@@ -79,9 +80,12 @@ def _spheres(cells: Sequence[Cell]) -> list[tuple[str, Figure]]:
         path, record = cell.runs[0]
         if record.sidecar is None:
             continue
-        arrays = records.read_arrays(path, record)
-        if {"z", "h"} <= arrays.keys():
+        try:
+            arrays = records.read_arrays(path, record)
             z, h, _ = pictures.aligned(arrays["z"], arrays["h"])
+        except (records.RecordError, KeyError, ValueError):  # the page names these; there is nothing to draw
+            pass
+        else:
             groups.setdefault(str(cell.settings.get("process", "runs")), []).append(
                 (gather.label(cell, keys), z, h)
             )
@@ -94,7 +98,7 @@ def _spheres(cells: Sequence[Cell]) -> list[tuple[str, Figure]]:
             axes.scatter(
                 h[:, 1], h[:, 2], h[:, 0], c=z[:, 0], s=3, cmap="viridis", vmin=-1, vmax=1, depthshade=True
             )
-            axes.set_box_aspect((1, 1, 1))
+            axes.set_box_aspect((1, 1, 1), zoom=1.45)
             axes.set(xlim=(-1, 1), ylim=(-1, 1), zlim=(-1, 1))
             axes.set_axis_off()
             axes.set_title(label, fontsize=8)

@@ -1,0 +1,156 @@
+"""The code blocks of README.md and docs/*.md run, in the order of the page.
+
+How a block is marked:
+
+- ```` ```python ````: all of a page's blocks run top to bottom in one namespace, in a temporary folder. A comment
+  directly beneath a line that starts with ``print(`` is what that line prints: the words must agree, numbers within
+  2 % or 0.02.
+- ```` ```console ````: lines that begin with ``$ `` run in bash, in the same folder, with this environment's `viewspan`
+  and `python` first on the path, and must exit with 0 (a trailing backslash continues a line). Other lines are shown
+  output and are not compared.
+- Any other language (``text``, ``bash``, ``yaml``, …) is only shown.
+- ``<!-- not run: reason -->`` on the line before a block leaves it out; the reason is required.
+- ``<!-- slow -->`` on the line before a block runs it only under the ``slow`` marker; what builds on it is slow too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(
+    r"(?:^[ \t]*<!--\s*(?P<mark>[^\n]*?)\s*-->[ \t]*\n)?^(?P<ticks>```+)(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=ticks)[ \t]*$",
+    re.DOTALL | re.MULTILINE,
+)
+NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+@dataclass
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    code: str
+    line: int
+    slow: bool
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of a page that are to run."""
+    found = []
+    for match in FENCE.finditer(text):
+        mark = match["mark"] or ""
+        line = text.count("\n", 0, match.start("code")) + 1
+        if mark.startswith("not run"):
+            assert re.fullmatch(r"not run: \S.*", mark), f"line {line}: say why: <!-- not run: reason -->"
+            continue
+        assert mark in ("", "slow") or match["language"] not in ("python", "console"), (
+            f"line {line}: unknown mark {mark!r}"
+        )
+        if match["language"] in ("python", "console"):
+            found.append(Block(match["language"], match["code"], line, mark == "slow"))
+    return found
+
+
+def commands(code: str) -> list[str]:
+    """The commands of a console block, continued lines joined."""
+    lines = iter(code.splitlines())
+    found = []
+    for line in lines:
+        if line.startswith("$ "):
+            command = line[2:]
+            while command.endswith("\\"):
+                command = command[:-1] + next(lines).removeprefix(">").strip()
+            found.append(command)
+    return found
+
+
+def promised(code: str) -> list[str]:
+    """What a python block says that its prints print."""
+    lines = code.splitlines()
+    found = []
+    for i, line in enumerate(lines):
+        if line.startswith("print(") and i + 1 < len(lines) and lines[i + 1].startswith("# "):
+            found.append(lines[i + 1][2:].strip())
+    return found
+
+
+def agree(said: str, printed: str) -> bool:
+    """Equal words, and numbers within 2 % or 0.02."""
+    if NUMBER.sub("#", said).split() != NUMBER.sub("#", printed).split():
+        return False
+    pairs = zip(NUMBER.findall(said), NUMBER.findall(printed), strict=True)
+    values = [(float(a.replace("−", "-")), float(b.replace("−", "-"))) for a, b in pairs]
+    return all(abs(a - b) <= max(0.02, 0.02 * abs(a)) for a, b in values)
+
+
+def check(page: Path, folder: Path, *, slow: bool) -> None:
+    """Run a page in a folder, without its slow blocks unless `slow`."""
+    namespace: dict[str, object] = {"__name__": "docs"}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.slow and not slow:
+            continue
+        where = f"{page.name}, line {block.line}"
+        if block.language == "python":
+            printed = io.StringIO()
+            code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+            with contextlib.redirect_stdout(printed):
+                exec(code, namespace)
+            lines = iter(printed.getvalue().splitlines())
+            for said in promised(block.code):
+                assert any(agree(said, line) for line in lines), (
+                    f"{where}: not printed: {said}\n{printed.getvalue()}"
+                )
+            continue
+        for command in commands(block.code):
+            ended = subprocess.run(
+                ["bash", "-c", command], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+            )  # fmt: skip
+            assert ended.returncode == 0, f"{where}: {command}\n{ended.stdout}\n{ended.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(page, tmp_path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_slow_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not any(block.slow for block in blocks(page.read_text(encoding="utf-8"))):
+        pytest.skip("no slow block")
+    monkeypatch.chdir(tmp_path)
+    check(page, tmp_path, slow=True)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_marks_are_understood() -> None:
+    text = (
+        "```python\nx = 1\nprint(x)\n# 1\n```\n\n<!-- slow -->\n```console\n$ a \\\n  b\nshown\n$ c\n```\n"
+        "<!-- not run: no network -->\n```console\n$ false\n```\n```yaml\n- a\n```\n"
+    )
+    first, second = blocks(text)
+    assert (first.language, first.line, first.slow, promised(first.code)) == ("python", 2, False, ["1"])
+    assert (second.slow, commands(second.code)) == (True, ["a b", "c"])
+    with pytest.raises(AssertionError, match="say why"):
+        blocks("<!-- not run -->\n```python\n```\n")
+    assert agree("loss −1.355 of isometry", "loss -1.36 of  isometry")
+    assert not agree("loss 1.3", "loss 1.4")
+    assert not agree("loss 1.3", "gain 1.3")

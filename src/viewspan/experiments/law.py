@@ -44,12 +44,12 @@ def cells(
         for process in synthetic.choose_processes(processes, PROCESSES):
             for convention in ("subsphere", "ambient"):
                 for loss in ("corrected", "uniformity"):
-                    s = synthetic.Settings(
-                        process=process, pairs="violated", convention=convention, loss=loss,
-                        rho=1.0 if loss == "corrected" else 0.0,
-                        seed=seed, device=device, precision=precision, profile=profile,
+                    s = synthetic.Settings.model_validate({
+                        "process": process, "pairs": "violated", "convention": convention, "loss": loss,
+                        "rho": 1.0 if loss == "corrected" else 0.0,
+                        "seed": seed, "device": device, "precision": precision, "profile": profile,
                         **schedule(profile, loss),
-                    )  # type: ignore[arg-type]  # fmt: skip
+                    })  # fmt: skip
                     found.append(Cell(NAME, s.model_dump(mode="json")))
     return found
 
@@ -58,7 +58,12 @@ def schedule(profile: str, loss: str) -> dict[str, Any]:
     """Steps and batch of one cell."""
     if profile == "paper":
         return {"steps": 5000, "batch_size": 2000, "group_size": 40}
-    return {"steps": {"corrected": 300, "uniformity": 400}[loss], "batch_size": 500, "group_size": 25, "lr": 2e-3}
+    return {
+        "steps": {"corrected": 300, "uniformity": 400}[loss],
+        "batch_size": 500,
+        "group_size": 25,
+        "lr": 2e-3,
+    }
 
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:

@@ -48,12 +48,12 @@ def cells(
         for process in names if processes or profile == "paper" else QUICK_PROCESSES:
             for encoder in ("mlp",) if process == "invertible_mlp" else ("mlp", "inverse"):
                 for rho in RATIOS:
-                    s = synthetic.Settings(
-                        process=process, pairs="violated", convention=convention, encoder=encoder, rho=rho,
-                        loss={0.0: "standard", 1.0: "corrected"}.get(rho, "mixed"),
-                        seed=seed, device=device, precision=precision, profile=profile,
+                    s = synthetic.Settings.model_validate({
+                        "process": process, "pairs": "violated", "convention": convention, "encoder": encoder, "rho": rho,
+                        "loss": {0.0: "standard", 1.0: "corrected"}.get(rho, "mixed"),
+                        "seed": seed, "device": device, "precision": precision, "profile": profile,
                         **schedule(profile, process, encoder, rho),
-                    )  # type: ignore[arg-type]  # fmt: skip
+                    })  # fmt: skip
                     found.append(Cell(NAME, s.model_dump(mode="json")))
     return found
 
@@ -66,7 +66,12 @@ def schedule(profile: str, process: str, encoder: str, rho: float) -> dict[str, 
     if encoder == "mlp":
         return {"steps": 300, "batch_size": 500, "group_size": group, "lr": 2e-3}
     if process in QUICK_PROCESSES:  # a few weights: a large batch costs the similarity matrix and little else
-        return {"steps": {"identity": 80, "linear": 160}[process], "batch_size": 2000, "group_size": group, "lr": 0.1}
+        return {
+            "steps": {"identity": 80, "linear": 120}[process],
+            "batch_size": 2000,
+            "group_size": group,
+            "lr": 0.1,
+        }
     return {"steps": 1000, "batch_size": 500, "group_size": group, "lr": 5e-3}
 
 
@@ -83,7 +88,12 @@ def published(s: dict[str, Any]) -> dict[str, Any] | None:
         return None
     tables = experiments.published()
     column = f"{s['process']}/{s['encoder']}"
-    names = {"r2": "table8_rho_r2", "mcc": "table9_rho_mcc", "ape": "table10_rho_ape", "loss": "table11_rho_loss"}
+    names = {
+        "r2": "table8_rho_r2",
+        "mcc": "table9_rho_mcc",
+        "ape": "table10_rho_ape",
+        "loss": "table11_rho_loss",
+    }
     found: dict[str, Any] = {
         key: next(row[column] for row in tables[table] if math.isclose(row["rho"], s["rho"]))
         for key, table in names.items()

@@ -6,6 +6,7 @@ settings give equal bits on one machine, whatever the number of workers, since a
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import time
@@ -30,6 +31,7 @@ from viewspan import (
     theory,
     training,
 )
+from viewspan.experiments import lifting
 
 ProcessName = Literal["identity", "linear", "spiral", "patches", "invertible_mlp", "monomial"]
 PROCESSES: tuple[str, ...] = get_args(ProcessName)
@@ -52,7 +54,11 @@ class Settings(pydantic.BaseModel):
         rho: share of negatives from the anchor's fibre; 0 standard, 1 corrected.
         beta: weight of the uniformity term.
         weight: w, weight of the moved term of ``tagged``.
-        warm_steps: steps on the moved term alone, before the `steps`.
+        warm_steps: steps of ``tagged`` on the moved term alone, before the `steps`.
+        warm_batch_size: pairs encoded in each of those; `batch_size` if None.
+        extra: further output coordinates of the MLP while it warms up; they fade over the first half of it.
+        drawn: pairs drawn a step for ``tagged``, a share `share` of them moved; every moved pair enters the batch (up
+            to half of it) and as many held ones as there is room for. `batch_size` if None.
         temperature: τ.
         encoder: ``mlp`` or ``inverse``.
         hidden: widths of the MLP.
@@ -78,6 +84,9 @@ class Settings(pydantic.BaseModel):
     beta: float = 1.0
     weight: float = 1.0
     warm_steps: int = 0
+    warm_batch_size: int | None = None
+    extra: int = 0
+    drawn: int | None = None
     temperature: float = 0.3
     encoder: Literal["mlp", "inverse"] = "mlp"
     hidden: tuple[int, ...] = (128, 256, 256, 256, 128)
@@ -188,20 +197,44 @@ def train(s: Settings) -> tuple[nn.Module, nn.Module, pairs.PairLaw, training.Ru
     device = str(runtime.device(s.device).type)
     draws = stream(s.seed, "batches", device)
 
-    def fit(loss: nn.Module, steps: int) -> training.Run:
+    def fit(f: nn.Module, loss: nn.Module, steps: int, batch_size: int) -> training.Run:
         return training.fit(
-            f, g, law, loss,
-            steps=steps, batch_size=s.batch_size, group_size=s.group_size, lr=s.lr, schedule=s.schedule,
+            f, g, batch_law(s, law, batch_size), loss,
+            steps=steps, batch_size=batch_size, group_size=s.group_size, lr=s.lr, schedule=s.schedule,
             precision=s.precision, device=device, generator=draws,
         )  # fmt: skip
 
     if not s.warm_steps:
-        return f, g, law, fit(loss_of(s), s.steps)
-    warm = fit(losses.TaggedInfoNCE(s.temperature, weight=1.0), s.warm_steps)
-    run = fit(loss_of(s), s.steps)
+        return f, g, law, fit(f, loss_of(s), s.steps, s.batch_size)
+    moved_alone = losses.TaggedInfoNCE(s.temperature, weight=1.0)
+    warm = fit(warming(s, f), moved_alone, s.warm_steps, s.warm_batch_size or s.batch_size)
+    run = fit(f, loss_of(s), s.steps, s.batch_size)
     later = {**run.history, "step": [step + s.warm_steps for step in run.history["step"]]}
     history = {key: warm.history[key] + later[key] for key in later}
     return f, g, law, training.Run(history, warm.steps + run.steps, warm.seconds + run.seconds, run.precision)
+
+
+def moved_pairs(s: Settings, batch_size: int) -> int:
+    """Moved pairs in a batch of a tagged run: all that were drawn, up to half of the batch."""
+    return min(round(s.share * (s.drawn or s.batch_size)), batch_size // 2)
+
+
+def batch_law(s: Settings, law: pairs.PairLaw, batch_size: int) -> pairs.PairLaw:
+    """The law of what enters a batch: for tagged pairs the share of moved ones rises as held ones are left out."""
+    if not isinstance(law, pairs.Tagged):
+        return law
+    return dataclasses.replace(law, share=moved_pairs(s, batch_size) / batch_size)
+
+
+def warming(s: Settings, f: nn.Module) -> nn.Module:
+    """The encoder to warm up: f, with further output coordinates that fade if `extra` asks for them."""
+    if not s.extra:
+        return f
+    if not isinstance(f, encoders.MLP):
+        raise ValueError(f"extra needs encoder 'mlp', got extra={s.extra} with encoder {s.encoder!r}")
+    return lifting.Lifted(
+        f, extra=s.extra, steps=max(1, s.warm_steps // 2), generator=stream(s.seed, "further")
+    )
 
 
 def run(experiment: str, settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:

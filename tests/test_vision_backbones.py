@@ -24,6 +24,12 @@ def test_published_sizes(backbone: backbones.Backbone, millions: float) -> None:
     assert (out[0] - out[1]).abs().max() > 1e-4
 
 
+def test_the_small_encoder_takes_any_image() -> None:
+    encoder = backbones.build(vision.convnet, (2, 9, 12), head="none", seed=0).eval()
+    with torch.no_grad():
+        assert encoder(torch.rand(2, 2, 9, 12)).shape == (2, 256)
+
+
 @pytest.mark.parametrize("backbone", [vision.resnet18, vision.vit, vision.mlp])
 @pytest.mark.parametrize("shape", [(1, 24, 24), (5, 20, 20)])
 def test_any_channels_and_size(backbone: backbones.Backbone, shape: tuple[int, int, int]) -> None:

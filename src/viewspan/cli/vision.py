@@ -61,7 +61,7 @@ def train(
 
     Args:
         data: class folders, a flat folder, an .npz file, cifar10 or package.module:name.
-        encoder: resnet18, vit, mlp, or package.module:name of what gives a torch module.
+        encoder: resnet18, vit, mlp, convnet (small, for a CPU), or package.module:name of what gives a torch module.
         views: all, crop, all-without-crop, a .yaml file, or package.module:name of a callable.
         out: folder for checkpoints and the record.
         epochs: passes over the images.
@@ -278,7 +278,7 @@ def _encoder(name: str) -> Any:
     from viewspan import vision
     from viewspan.images import named
 
-    built_in = {"resnet18": vision.resnet18, "vit": vision.vit, "mlp": vision.mlp}
+    built_in = {"resnet18": vision.resnet18, "vit": vision.vit, "mlp": vision.mlp, "convnet": vision.convnet}
     if name in built_in:
         return built_in[name]
     if not named.is_named(name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viewspan.vision.backbones import Encoder, mlp, resnet18, vit
+from viewspan.vision.backbones import Encoder, convnet, mlp, resnet18, vit
 from viewspan.vision.pairing import SameAnchor, TwoLevel, TwoViews
 from viewspan.vision.probe import ProbeResult, probe, retrieval
 from viewspan.vision.run_folder import load_encoders
@@ -17,6 +17,7 @@ __all__ = [
     "TrainRun",
     "TwoLevel",
     "TwoViews",
+    "convnet",
     "load_encoders",
     "mlp",
     "probe",

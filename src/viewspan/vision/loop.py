@@ -85,9 +85,15 @@ class Loop:
         self.slices = drawing.batches(len(source), per_step, max(2, whole.size))
         self.steps = plan.epochs * len(self.slices)
         self.encoder = copy.deepcopy(untrained).train()
+        self.layout = torch.contiguous_format
         if whole.size > 1 and self.on.type == "cuda":
             self.encoder = nn.SyncBatchNorm.convert_sync_batchnorm(self.encoder)
         self.encoder.to(self.on)
+        if (
+            self.on.type == "cuda" or precision == "bfloat16"
+        ):  # convolutions in half precision want channels last
+            self.layout = torch.channels_last
+            self.encoder.to(memory_format=self.layout)
         self.model: nn.Module = self.encoder
         if whole.size > 1:
             self.model = nn.parallel.DistributedDataParallel(self.encoder)
@@ -150,7 +156,7 @@ class Loop:
                 ),
             )
         with runtime.autocast(self.on, self.precision):
-            embeddings = self.model(rows.flatten(0, 1))
+            embeddings = self.model(rows.flatten(0, 1).contiguous(memory_format=self.layout))
         embeddings = self.whole.gather(embeddings.float().unflatten(0, rows.shape[:2]), len(batch))
         self._check(embeddings)
         parts = self.pairs.loss(self.loss, embeddings)

@@ -54,6 +54,25 @@ def uniform(n: int, dim: int, *, generator: torch.Generator, dtype: torch.dtype 
     return _directions((n, dim), generator, dtype)
 
 
+def spread(n: int, dim: int, *, generator: torch.Generator) -> Tensor:
+    """Points that cover S^(dim-1) more evenly than independent ones: a scrambled Sobol sequence, each point uniform.
+
+    Args:
+        n: number of points, >= 1; powers of two cover best.
+        dim: ambient dimension d >= 2.
+        generator: seeds the scrambling; its device is where the points lie.
+
+    Returns:
+        float32 unit vectors, shape (n, dim).
+    """
+    checks.integer("n", n, low=1)
+    checks.integer("dim", dim, low=2)
+    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+    u = torch.quasirandom.SobolEngine(dim, scramble=True, seed=seed).draw(n, dtype=torch.float64)
+    x = torch.special.ndtri(u.clamp(1e-12, 1 - 1e-12))
+    return (x / torch.linalg.vector_norm(x, dim=1, keepdim=True)).float().to(generator.device)
+
+
 def von_mises_fisher(mean: Tensor, kappa: float | Tensor, *, generator: torch.Generator) -> Tensor:
     r"""One von Mises-Fisher draw per row: density proportional to exp(κ⟨μ, x⟩) on S^(d-1).
 

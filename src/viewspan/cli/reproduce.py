@@ -240,9 +240,10 @@ _NUMBERS = (
     ("untrained_accuracy", "untrained", 1.0, "untrained_accuracy", 3),
     ("pixels_accuracy", "pixels", 1.0, "pixels_accuracy", 3),
 )
-_KEYS = tuple(
-    "process encoder views pairs loss convention rho n_fixed share dose sigma beta dim seeds".split()
-)
+_KEYS = (
+    "process", "encoder", "views", "pairs", "loss", "convention", "rho", "n_fixed", "share", "dose", "sigma", "beta",
+    "dim", "seeds",
+)  # fmt: skip
 
 
 def _mean(value: Any) -> float | None:

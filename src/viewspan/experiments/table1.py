@@ -83,7 +83,7 @@ def schedule(profile: str, process: str, pair_law: str, loss: str, encoder: str)
                 process
             ]
         }
-    return {"steps": 400}
+    return {"steps": 450, "lr": 2e-3}
 
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:

@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 OUT ?= runs/table1
-.PHONY: demo test test-all check env clean
+.PHONY: demo test check env clean
 
 env: .venv/.viewspan
 
@@ -15,7 +15,7 @@ demo: env
 
 # PYTEST_ARGS adds to or overrides what pyproject.toml says, e.g. PYTEST_ARGS="-m slow"
 test: env
-	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 check: env
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy

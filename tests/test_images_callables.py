@@ -151,6 +151,13 @@ def test_a_compose_is_taken_apart() -> None:
     )
 
 
+def test_conversions_keep_their_place() -> None:
+    with pytest.raises(ValueError, match="order must be fixed for views Compose, where ToTensor, Normalize"):
+        views.resolve(strong(), order="random")
+    both = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()])
+    assert views.resolve(both, order="random").order == "random"
+
+
 class OwnGenerator:
     """The bug behind repeated views: a generator kept on the object, copied into every worker."""
 

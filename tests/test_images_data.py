@@ -150,6 +150,7 @@ def test_gray_among_colours_and_several_sizes(tmp_path: Path) -> None:
     one = held.resized(4)
     assert one.size == (4, 4)
     assert one.images[1].unique().tolist() == [77]
+    assert repr(one).endswith(": 2 images, 3×4×4; no labels)")
     assert "mixed sizes" in held.summary()
 
 

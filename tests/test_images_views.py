@@ -375,8 +375,10 @@ def test_yaml_errors_name_the_place(tmp_path: Path, text: str, message: str) -> 
 def test_a_missing_yaml_file_and_a_needless_size(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a file that can be read"):
         views.resolve(str(tmp_path / "no.yaml"))
-    with pytest.raises(ValueError, match="size applies to all, crop"):
+    with pytest.raises(ValueError, match="size applies to the views all and crop"):
         views.resolve("a.b:c", size=3)
+    with pytest.raises(ValueError, match="size applies to views that crop"):
+        views.resolve("all-without-crop", size=3)
 
 
 def test_regimes_load_and_view_a_whole_set() -> None:

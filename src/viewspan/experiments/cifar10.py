@@ -134,14 +134,9 @@ def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]
     """Train one cell, probe it beside its untrained twin and raw pixels, and measure retrieval on held-out images."""
     s = Settings.model_validate(settings)
     start = time.perf_counter()
-    train_set, test_set = _data(s.data, s.n_train, s.n_test)
+    train_set, test_set = data(s.data, s.n_train, s.n_test)
+    trained = train(s, train_set)
     pipeline = images.views.resolve(s.views, order=s.order)
-    trained = vision.train(
-        train_set, encoder=_backbone(s), views=pipeline, loss=losses.NTXent(s.temperature),
-        pairs=vision.TwoViews(clean=s.pairs == "clean-view"), epochs=s.epochs, batch_size=s.batch_size, lr=s.lr,
-        schedule=s.schedule, weight_decay=s.weight_decay, seed=s.seed, device=s.device, precision=s.precision,
-        threads=s.threads,
-    )  # fmt: skip
     with runtime.threads(s.threads):
         read = vision.probe(
             trained, train_set, test_set, k=s.k, protocol=s.protocol, published_epochs=s.published_epochs,
@@ -178,6 +173,16 @@ def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]
     return record, {f"correct_{name}": row.correct for name, row in read.rows.items()}
 
 
+def train(s: Settings, train_set: images.ImageSet) -> vision.TrainRun:
+    """The training of one cell."""
+    return vision.train(
+        train_set, encoder=_backbone(s), views=images.views.resolve(s.views, order=s.order),
+        loss=losses.NTXent(s.temperature), pairs=vision.TwoViews(clean=s.pairs == "clean-view"), epochs=s.epochs,
+        batch_size=s.batch_size, lr=s.lr, schedule=s.schedule, weight_decay=s.weight_decay, seed=s.seed,
+        device=s.device, precision=s.precision, threads=s.threads,
+    )  # fmt: skip
+
+
 def _backbone(s: Settings) -> Callable[..., torch.nn.Module]:
     """The encoder's maker at the size the settings name."""
     if s.encoder == "vit" and s.vit is not None:
@@ -187,7 +192,7 @@ def _backbone(s: Settings) -> Callable[..., torch.nn.Module]:
 
 
 @functools.lru_cache(maxsize=1)
-def _data(source: str, n_train: int | None, n_test: int | None) -> tuple[images.ImageSet, images.ImageSet]:
+def data(source: str, n_train: int | None, n_test: int | None) -> tuple[images.ImageSet, images.ImageSet]:
     """Training and test images, decoded once a process; smaller sets are a fixed random choice."""
     train = images.load(source, split="train")
     test = images.load(source, split="test", classes=train.classes)

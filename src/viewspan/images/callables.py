@@ -42,14 +42,14 @@ class UserOperation:
     views: bool | None = field(default=None, repr=False)  # whether it returns a list of views
     checked: bool = field(default=False, repr=False)
 
-    def run(self, image: Any, seeds: tuple[int, int], view: int) -> Any:
-        """One view of one image (uint8 (C, H, W), or whatever the step before returned)."""
+    def run(self, image: Any, seeds: tuple[int, int], view: int, *, raw: bool = True) -> Any:
+        """One view of one image: uint8 (C, H, W) if `raw`, else whatever the step before returned, as it is."""
         first = seeds[0] if self.views else seeds[1]
-        out = self._call(image, first)
+        out = self._call(image, first, raw)
         if self.views is None:
             self.views = isinstance(out, list | tuple)
             if self.views and view:
-                out = self._call(image, seeds[0])  # the views of one call belong together
+                out = self._call(image, seeds[0], raw)  # the views of one call belong together
         if not self.views:
             return out
         if not isinstance(out, list | tuple) or view >= len(out):
@@ -57,13 +57,13 @@ class UserOperation:
             raise ValueError(f"returned {count} views, view {view + 1} was asked for")
         return out[view]
 
-    def _call(self, image: Any, seed: int) -> Any:
+    def _call(self, image: Any, seed: int, raw: bool) -> Any:
         seed_globals(seed)
-        out = self._seeded(image, seed)
+        out = self._seeded(image, seed, raw)
         if not self.checked:
             self.checked = True
             seed_globals(seed)
-            if not _equal(out, self._seeded(image, seed)):
+            if not _equal(out, self._seeded(image, seed, raw)):
                 warnings.warn(
                     f"views: {describe(self.function)} gives another view under the same seed: it keeps a generator of "
                     "its own, so its views depend on the order of images and on the number of workers",
@@ -72,8 +72,8 @@ class UserOperation:
                 seed_globals(seed)
         return out
 
-    def _seeded(self, image: Any, seed: int) -> Any:
-        if not isinstance(image, torch.Tensor) or image.dtype != torch.uint8:
+    def _seeded(self, image: Any, seed: int, raw: bool) -> Any:
+        if not raw:
             return self.function(image)  # the step before decided what this one gets
         if self.kind is None:
             self.kind = _input_kind(self.function, image)
@@ -205,7 +205,7 @@ def run_chain(
             for k, (name, step) in enumerate(chain):
                 where = f"views {pipeline}" + (f", operation {name}" if len(chain) > 1 else "")
                 try:
-                    value = step.run(value, (shared[k][i], own[k][i]), draws.view)
+                    value = step.run(value, (shared[k][i], own[k][i]), draws.view, raw=k == 0)
                 except Exception as error:
                     raise ValueError(
                         f"{where}, failed on {names[i]}: {type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ from viewspan import checks
 from viewspan.images import arrays, decode, folders, named
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageSet:
     """Images in memory.
 
@@ -41,6 +41,9 @@ class ImageSet:
     ignored: int = 0
     duplicates: list[list[str]] = field(default_factory=list)
     source: str = "memory"
+
+    def __repr__(self) -> str:
+        return f"ImageSet({self.source}: {self.summary()})"
 
     def __len__(self) -> int:
         return len(self.images)
@@ -120,7 +123,8 @@ def load(
     """Load images once, completely, as uint8.
 
     Args:
-        source: a folder (class folders or flat); ``cifar10`` or ``cifar10:ROOT``; an ``.npz`` file with ``images``
+        source: a folder (class folders or flat); ``cifar10`` or ``cifar10:ROOT`` (a folder
+            of that name is ``./cifar10``); an ``.npz`` file with ``images``
             or ``x`` (n, C, H, W) or (n, H, W, C), and perhaps ``labels`` or ``y``; ``package.module:name`` giving
             a Dataset or a sequence of (C, H, W) arrays; or such an object, an array, a tensor, an ImageSet itself.
         split: for a folder its subfolder, for CIFAR-10 ``train`` (default) or ``test``; nothing else has splits.

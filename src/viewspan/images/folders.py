@@ -87,7 +87,7 @@ def _chosen_root(root: Path, split: str | None) -> Path:
         names = {e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith(".")}
     except OSError as error:
         raise ValueError(f"data must be a readable folder, got {root} ({error.strerror})") from error
-    if len(names) > 1 and names <= set(SPLITS):
+    if names and names <= set(SPLITS):
         raise ValueError(
             f"{root} holds the splits {', '.join(sorted(names))}: give one of them, e.g. {root / 'train'}"
         )

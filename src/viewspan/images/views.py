@@ -51,6 +51,11 @@ class ViewPipeline:
 
     def __post_init__(self) -> None:
         checks.choice("order", self.order, ("fixed", "random"))
+        fixed = [name for name, operation in self.operations if _converts(operation)]
+        if self.order == "random" and fixed:
+            raise ValueError(
+                f"order must be fixed for views {self.name}, where {', '.join(fixed)} has its place"
+            )
         object.__setattr__(self, "operations", tuple(self.operations))
 
     def __call__(
@@ -203,6 +208,10 @@ def regime(name: str, *, size: int | None = None, order: str = "fixed") -> ViewP
         order: ``fixed`` or ``random`` (permuted once a run, as published).
     """
     checks.choice("views", name, REGIMES)
+    if size is not None and name == "all-without-crop":
+        raise ValueError(
+            f"size applies to views that crop, got size {size} with views {name!r}; resize the images"
+        )
     steps: list[tuple[str, Any]] = [
         ("jitter", operations.Jitter()),
         ("crop", operations.Crop(size=size)),
@@ -240,9 +249,7 @@ def resolve(spec: Any, *, order: str | None = None, size: int | None = None) -> 
         if text in REGIMES:
             return regime(text, size=size, order=order)
         if size is not None:
-            raise ValueError(
-                f"size applies to {', '.join(REGIMES)} only, got size {size} with views {text!r}"
-            )
+            raise ValueError(f"size applies to the views all and crop, got size {size} with views {text!r}")
         if text.endswith((".yaml", ".yml")):
             return from_yaml(text, order=order)
         if not named.is_named(text):

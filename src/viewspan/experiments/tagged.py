@@ -80,9 +80,14 @@ def schedule(profile: str, process: str, loss: str, share: float) -> dict[str, A
 
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
-    """One cell's record, with the published numbers of its process beside it."""
+    """One cell's record, with the moved pairs it saw and the published numbers of its process."""
     record, arrays = synthetic.run(NAME, settings)
-    beside = {"published": published(record.settings)}
+    s = synthetic.Settings(**settings)
+    steps = ((s.warm_steps, s.warm_batch_size or s.batch_size), (s.steps, s.batch_size))
+    beside = {
+        "published": published(record.settings),
+        "moved_pairs": sum(n * synthetic.moved_pairs(s, size) for n, size in steps),
+    }
     return record.model_copy(update={"result": {**record.result, **beside}}), arrays
 
 

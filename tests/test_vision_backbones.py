@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torchvision
@@ -97,3 +99,5 @@ def test_names_can_be_imported_again_or_are_none() -> None:
     assert backbones.name(vision.resnet18) == "viewspan.vision.backbones:resnet18"
     assert backbones.name(lambda: nn.Flatten()) is None
     assert backbones.name(nn.Flatten()) is None
+    small = functools.partial(vision.vit, width=48, heads=3)
+    assert backbones.described(small) == "viewspan.vision.backbones:vit(width=48, heads=3)"

@@ -179,6 +179,14 @@ def test_the_verdict_on_the_signal_needs_enough_steps() -> None:
     assert no_signal([0.5, -0.5] * 10) is True
 
 
+def test_a_batch_too_small_for_its_pairs_is_refused() -> None:
+    loss, pairs = losses.InfoNCE(0.1, rho=1), vision.TwoLevel(base_views=8)
+    with pytest.raises(ValueError, match="batch_size must be at least 8"):
+        vision.train(
+            some(), encoder=Tiny, views="all", loss=loss, pairs=pairs, epochs=1, batch_size=7, seed=0
+        )
+
+
 def test_equal_seeds_give_equal_weights_and_others_do_not() -> None:
     a, b, c = (
         vision.train(some(), encoder=Tiny, views="all", epochs=1, batch_size=8, seed=s) for s in (0, 0, 1)

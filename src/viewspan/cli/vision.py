@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from viewspan.vision import pairing
+    from viewspan.vision import TrainRun, pairing
     from viewspan.vision.loop import Progress
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -114,28 +114,33 @@ def train(
     except vision.Interrupted as stopped:
         print(f"viewspan: {stopped}; go on with --resume", file=sys.stderr)
         return 128 + stopped.signum
-    if not first:
-        return 0
-    result = {
-        "run": str(out),
-        "steps": run.steps,
-        "loss": run.loss,
-        "m": run.m,
-        "loss_minus_log_m": run.history["loss_minus_log_m"][-1],
-        "no_signal": run.no_signal,
-        "images_per_second": run.images_per_second,
-        "n_train": len(held),
-        "skipped": [name for name, _ in held.skipped],
-        "precision": run.settings["precision"],
-        "record": str(run.record),
-        "reused": run.reused,
-    }
-    if json_:
-        _print_json(result)
-    else:
+    if first:
+        _report_training(run, str(out), [name for name, _ in held.skipped], json_)
+    return 0
+
+
+def _report_training(run: TrainRun, out: str, skipped: list[str], as_json: bool) -> None:
+    """What a finished run prints."""
+    if not as_json:
         print(f"{'reused 1 of 1: ' if run.reused else ''}{run.steps} steps, {run.sentence}")
         print(f"{run.images_per_second:.0f} images/s; {run.record}")
-    return 0
+        return
+    _print_json(
+        {
+            "run": out,
+            "steps": run.steps,
+            "loss": run.loss,
+            "m": run.m,
+            "loss_minus_log_m": run.history["loss_minus_log_m"][-1],
+            "no_signal": run.no_signal,
+            "images_per_second": run.images_per_second,
+            "n_train": run.settings["data"]["n"],
+            "skipped": skipped,
+            "precision": run.settings["precision"],
+            "record": str(run.record),
+            "reused": run.reused,
+        }
+    )
 
 
 def probe(

@@ -7,6 +7,7 @@ so `torchvision.models.resnet18` or a class of your own can be used as it is.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -187,7 +188,7 @@ def _call(backbone: Backbone, shape: tuple[int, int, int]) -> Any:
     ]
     if needed:
         raise TypeError(
-            f"encoder {name(backbone) or backbone!r} needs {', '.join(needed)}; only channels and size are given: "
+            f"encoder {described(backbone)} needs {', '.join(needed)}; only channels and size are given: "
             "wrap it in a function that sets the rest"
         )
     return backbone(**{k: v for k, v in offered.items() if k in parameters})
@@ -199,3 +200,11 @@ def name(backbone: Backbone | nn.Module) -> str | None:
     if not module or not attribute or module == "__main__" or "<" in attribute or "." in attribute:
         return None
     return f"{module}:{attribute}"
+
+
+def described(backbone: Backbone | nn.Module) -> str:
+    """A backbone in words: the name it can be imported by, if it has one."""
+    if isinstance(backbone, functools.partial):
+        given = [repr(a) for a in backbone.args] + [f"{k}={v!r}" for k, v in backbone.keywords.items()]
+        return f"{described(backbone.func)}({', '.join(given)})"
+    return name(backbone) or str(getattr(backbone, "__qualname__", type(backbone).__name__))

@@ -81,8 +81,13 @@ class Loop:
     ) -> None:
         self.source, self.loss, self.pairs, self.plan = source, loss, pairs, plan
         self.precision, self.whole, self.on = precision, whole, source.on
-        per_step = max(1, plan.batch_size // pairs.pairs)
-        self.slices = drawing.batches(len(source), per_step, max(2, whole.size))
+        per_step, fewest = plan.batch_size // pairs.pairs, max(pairs.fewest, whole.size)
+        if per_step < fewest:
+            raise ValueError(
+                f"batch_size must be at least {fewest * pairs.pairs} ({pairs.pairs} pairs an image, "
+                f"{whole.size} processes), got {plan.batch_size}"
+            )
+        self.slices = drawing.batches(len(source), per_step, fewest)
         self.steps = plan.epochs * len(self.slices)
         self.encoder = copy.deepcopy(untrained).train()
         self.layout = torch.contiguous_format
@@ -223,8 +228,10 @@ class Loop:
             },
         )
 
-    def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Go on from a checkpoint."""
+    def restore(self, checkpoint: checkpoints.Checkpoint | None) -> None:
+        """Go on from a checkpoint, or begin."""
+        if checkpoint is None:
+            return
         state = checkpoint.resume
         self.encoder.load_state_dict(checkpoint.weights)
         self.optimiser.load_state_dict(state["optimiser"])

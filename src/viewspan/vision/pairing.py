@@ -30,6 +30,10 @@ class Pairing(Protocol):
     def rows(self) -> int:
         """Encoder rows that one image costs."""
 
+    @property
+    def fewest(self) -> int:
+        """Images that a step needs at least, for every anchor to meet a negative."""
+
     def views(self, draw: Draw, clean: Callable[[], Tensor], near: Near) -> Tensor:
         """Encoder rows of each image, (n, k, C, h, w).
 
@@ -59,6 +63,10 @@ class TwoViews:
 
     @property
     def rows(self) -> int:
+        return 2
+
+    @property
+    def fewest(self) -> int:
         return 2
 
     def views(self, draw: Draw, clean: Callable[[], Tensor], near: Near) -> Tensor:
@@ -98,6 +106,10 @@ class TwoLevel:
     @property
     def rows(self) -> int:
         return 2 * self.base_views
+
+    @property
+    def fewest(self) -> int:
+        return 1
 
     def views(self, draw: Draw, clean: Callable[[], Tensor], near: Near) -> Tensor:
         base = [draw(j) for j in range(self.base_views)]
@@ -141,6 +153,10 @@ class SameAnchor:
     @property
     def rows(self) -> int:
         return self.negatives + 2
+
+    @property
+    def fewest(self) -> int:
+        return 1
 
     def views(self, draw: Draw, clean: Callable[[], Tensor], near: Near) -> Tensor:
         anchor = clean() if self.clean else draw(0)

@@ -149,7 +149,7 @@ def load_encoders(
     settings = read_settings(folder)
     spec = settings["encoder"]
     if backbone is None:
-        if ":" not in spec:
+        if not named.is_named(spec):
             raise ValueError(f"encoder {spec!r} of {folder} cannot be imported by name: give it as `encoder`")
         backbone = named.import_named(spec, what="encoder")
     shape: tuple[int, int, int] = tuple(settings["shape"])

@@ -147,44 +147,49 @@ def train(
         precision = whole.agree(runtime.precision(precision, on), on)
         source = drawing.Source(images, pipeline, seed=seed, on=on)
         untrained = backbones.build(encoder, source.shape, head=head, seed=seed)
-        settings = records.jsonable(
-            {
-                **_settings(images, encoder, source, loss, pairs),
-                "head": head,
-                "precision": precision,
-                **plan._asdict(),
-            }
-        )
         loop = Loop(source, untrained, loss, pairs, plan, precision, whole)
-        folder = None
-        if out is not None:
-            folder = run_folder.RunFolder(out, settings, whole)
+        settings = records.jsonable(
+            _settings(images, encoder, untrained, source, loss, pairs)
+            | {"head": head, "precision": precision, **plan._asdict()}
+        )
+        folder = None if out is None else run_folder.RunFolder(out, settings, whole)
+        if folder is not None:
             if (done := folder.finished()) is not None:
                 return _reused(done, folder, encoder)
-            checkpoint = folder.open(untrained, resume)
-            if checkpoint is not None:
-                loop.restore(checkpoint)
+            loop.restore(folder.open(untrained, resume))
         with run_folder.scalars(track if whole.rank == 0 else None) as scalars:
             loop.run(folder, save_seconds=save_seconds, progress=progress, scalars=scalars)
-        result = loop.result()
-        run = TrainRun(loop.trained(), untrained.eval(), settings, history=loop.history, **result)
+        run = TrainRun(loop.trained(), untrained.eval(), settings, history=loop.history, **loop.result())
         if folder is not None:
-            known = {"device": on.type, "precision": precision, "threads": n_threads, "processes": whole.size}
-            known["data"] = images.source
-            run.record = folder.finish(result, loop.history, records.environment(**known), loop.seconds)
-            run.folder = folder.path
+            environment = records.environment(
+                device=on.type,
+                precision=precision,
+                threads=n_threads,
+                processes=whole.size,
+                data=images.source,
+            )
+            run.folder, run.record = (
+                folder.path,
+                folder.finish(loop.result(), loop.history, environment, loop.seconds),
+            )
     if run.no_signal:
         warnings.warn(run.sentence, checks.ViewspanWarning, stacklevel=2)
     return run
 
 
 def _settings(
-    images: ImageSet, encoder: Any, source: drawing.Source, loss: nn.Module, pairs: pairing.Pairing
+    images: ImageSet,
+    encoder: Any,
+    built: nn.Module,
+    source: drawing.Source,
+    loss: nn.Module,
+    pairs: pairing.Pairing,
 ) -> dict[str, Any]:
     """The parts of a run as JSON values; the data by their content, wherever they lie."""
     return {
         "data": {"n": len(images), "digest": drawing.digest(images)},
-        "encoder": backbones.name(encoder) or type(encoder).__name__,
+        "encoder": backbones.described(encoder),
+        "weights": sum(p.numel() for p in built.parameters()),
         "shape": list(source.shape),
         **run_folder.described_views(source.pipeline),
         "loss": run_folder.described(loss),

@@ -74,6 +74,7 @@ def diagnose(z: Tensor, h: Tensor, law: pairs.PairLaw) -> Diagnosis:
         ValueError: for rows that are not unit, do not match the law, or are too few.
 
     Example:
+        >>> import torch
         >>> from viewspan import sphere
         >>> from viewspan.theory import maps
         >>> z = sphere.uniform(2000, 3, generator=torch.Generator().manual_seed(0))

@@ -90,10 +90,11 @@ def test_train_then_probe(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert probed["pixels_accuracy"] == 1.0
     for key in ("probe_accuracy", "knn_accuracy", "untrained_accuracy", "gain", "gain_interval"):
         assert key in probed
-    code, out, _ = run(capsys, "probe", "run", ".", "--k", "5")
+    code, out, _ = run(capsys, "probe", "run", ".", "--k", "5", "--limit", "16")
     assert code == 0
     assert "untrained" in out
     assert "pixels" in out
+    assert "16 training and 10 test images" in out
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ def probe(
     protocol: Literal["standard", "published"] = "standard",
     published_epochs: int = 100,
     seed: int = 0,
+    limit: int | None = None,
     skip_bad: bool = False,
     device: Device = "auto",
     threads: int | None = None,
@@ -170,6 +171,7 @@ def probe(
         protocol: published runs the authors' kind of probe beside (SGD .1, raw features, encoder in train mode).
         published_epochs: of that protocol.
         seed: of the held-out rows and the SGD order.
+        limit: fit on so many training images, drawn by the seed (those that train takes with the same two numbers).
         skip_bad: leave out files that cannot be decoded instead of refusing.
         device: where to compute.
         threads: CPU threads.
@@ -183,6 +185,8 @@ def probe(
     train_set = images.load(data, split=None if test else "train", skip_bad=skip_bad)
     if train_set.labels is None:
         raise ValueError(f"data {data} holds no labels: a probe needs class folders or labels")
+    if limit is not None:
+        train_set = _limited(train_set, limit, seed)
     test_set = images.load(
         test or data, split=None if test else "test", skip_bad=skip_bad, classes=train_set.classes
     )

@@ -236,6 +236,19 @@ def test_log_phi_mean_cosine_and_entropy_against_mpmath(n):
             assert float(sphere.entropy(n, a)) == pytest.approx(float(phi - x * ratio), rel=1e-7, abs=1e-12)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 104])
+def test_entropy_keeps_its_digits_where_the_law_is_nearly_a_point(n):
+    with mpmath.workdps(50):
+        order, x = mpmath.mpf(n) / 2 - 1, mpmath.mpf(10) ** 12
+        if n == 1:
+            expected = mpmath.log((1 + mpmath.exp(-2 * x)) / 2)
+        else:
+            lower = mpmath.besseli(order, x)
+            phi = mpmath.log(lower) + order * mpmath.log(2 / x) + mpmath.loggamma(mpmath.mpf(n) / 2)
+            expected = phi - x * mpmath.besseli(order + 1, x) / lower
+        assert float(sphere.entropy(n, 1e12)) == pytest.approx(float(expected), rel=1e-10)
+
+
 def test_known_values():
     a = np.array([0.0, 1e-3, 0.5, 3.0, 20.0])
     np.testing.assert_allclose(sphere.mean_cosine(1, a), np.tanh(a), rtol=1e-14)

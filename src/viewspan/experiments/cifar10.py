@@ -82,7 +82,7 @@ class Settings(pydantic.BaseModel):
 
 
 QUICK: dict[str, Any] = {
-    "n_train": 5000, "n_test": 2000, "epochs": 3, "batch_size": 250, "protocol": "standard", "lr": 1e-3,
+    "n_train": 2000, "n_test": 1000, "epochs": 4, "batch_size": 200, "protocol": "standard", "lr": 1e-3,
 }  # fmt: skip
 QUICK_VIT = (64, 2, 2, 256)
 
@@ -99,7 +99,7 @@ def cells(
     """The runs of a profile: 9 cells a seed, all of one seed before the next.
 
     Args:
-        profile: ``quick`` (minutes on two cores, 5,000 images, a small transformer) or ``paper`` (a GPU).
+        profile: ``quick`` (minutes on two cores, 2,000 images, a small transformer) or ``paper`` (a GPU).
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         data: image folder with ``train/`` and ``test/``, or ``cifar10[:ROOT]`` (downloaded once).
         device, precision, threads: as in `vision.train`.

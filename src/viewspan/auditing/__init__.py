@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 from viewspan.auditing.dimension import Dimension, Support, intrinsic_dimension
+from viewspan.auditing.faults import RULES
 from viewspan.auditing.held import HeldDirection, HeldDirections, held_directions
 from viewspan.auditing.icc import Stability, agreement, intraclass_correlation, stability
-from viewspan.auditing.run import audit
+from viewspan.auditing.image_views import Sampling
+from viewspan.auditing.run import audit, lint
 from viewspan.auditing.verdict import Audit, Factor, Fault, Gate, Operation
 
 __all__ = [
-    "Audit", "Dimension", "Factor", "Fault", "Gate", "HeldDirection", "HeldDirections", "Operation", "Stability",
-    "Support", "agreement", "audit", "held_directions", "intraclass_correlation", "intrinsic_dimension", "stability",
+    "RULES",
+    "Audit", "Dimension", "Factor", "Fault", "Gate", "HeldDirection", "HeldDirections", "Operation", "Sampling",
+    "Stability", "Support", "agreement", "audit", "held_directions", "intraclass_correlation",
+    "intrinsic_dimension", "lint", "stability",
 ]  # fmt: skip

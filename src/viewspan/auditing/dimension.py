@@ -17,6 +17,7 @@ MIN_VIEWS = 200  # views of an anchor below which TwoNN of its views is not quot
 MIN_DATA = 50  # distinct anchors below which the data's dimension is not quoted
 _FEW = 20  # points that occur once: fewer, among repeated ones, and the views are a finite set
 _COPY = 1e-6  # a neighbour closer than this share of the median distance is a copy up to rounding
+_DISCARD = 0.1  # share of the largest ratios left out: they meet the edges of the data
 _ENERGY = 0.02  # share of the largest displacement variance below which a tangent direction is not reached
 
 
@@ -67,13 +68,16 @@ class Support:
 
 
 def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
-    """TwoNN: d = 1/mean log(r₂/r₁) over points, r₁ and r₂ the distances to their two nearest neighbours.
+    """TwoNN: log(r₂/r₁) is exponential with rate d, r₁ and r₂ the distances to the two nearest neighbours.
+
+    d is the slope through the origin of −log(1 − F) against log(r₂/r₁), F its empirical distribution, without the
+    largest tenth.
 
     Exact copies are removed first: they make r₁ = 0. If all but a few points are repeated, they are draws from a
     finite set, of dimension 0.
 
     Reference: Facco et al., "Estimating the intrinsic dimension of datasets by a minimal neighborhood
-    information", 2017 (maximum-likelihood form, unbiased).
+    information", 2017.
 
     Args:
         points: shape (n, D), finite.
@@ -101,7 +105,7 @@ def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
         reason = f"{len(ratios)} distinct points, at least {_FEW} are needed"
         return Dimension(value=None, interval=None, n=len(distinct), copies=copies, reason=reason)
     m = len(ratios)
-    value = (m - 1) / float(ratios.sum())
+    value = _slope(ratios)
     half = 1.96 / math.sqrt(m)
     return Dimension(
         value=value, interval=(value / (1 + half), value / max(1 - half, 1e-9)), n=m, copies=copies
@@ -241,6 +245,14 @@ def _log_ratios(x: Floats) -> Floats:
     r = NearestNeighbors(n_neighbors=3).fit(x).kneighbors(x)[0][:, 1:]
     good = r[:, 0] > _COPY * np.median(r[:, 0])
     return np.asarray(np.log(r[good, 1] / r[good, 0]))
+
+
+def _slope(ratios: Floats) -> float:
+    """Least squares through the origin of −log(1 − F) on the sorted log ratios, the largest tenth left out."""
+    ordered = np.sort(ratios)
+    count = int(len(ordered) * (1 - _DISCARD))
+    x, y = ordered[:count], -np.log1p(-np.arange(count) / len(ordered))
+    return float(x @ y / (x @ x))
 
 
 def _points(value: npt.ArrayLike) -> Floats:

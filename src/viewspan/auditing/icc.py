@@ -83,7 +83,7 @@ def stability(
     Args:
         values: shape (n, k) or (n, k, c), NaN where the factor is undefined for a view (left out and counted).
         clusters: one label an anchor, shape (n,); whole clusters are resampled (patients, sessions).
-        resamples: bootstrap resamples.
+        resamples: bootstrap resamples; 0 leaves out interval and reach.
         seed: of the resampling.
     """
     x = _cube(values)
@@ -99,6 +99,10 @@ def stability(
     if not np.isfinite(icc):
         reason = "the factor does not vary in the data"
         return Stability(icc=None, interval=None, reach=None, n_anchors=n, undefined=undefined, reason=reason)
+    if not resamples:
+        return Stability(
+            icc=icc, interval=None, reach=None, n_anchors=n, undefined=undefined, reason="not resampled"
+        )
     by_cluster, reason = _by_cluster(sums[usable], None if clusters is None else np.asarray(clusters)[usable])
     interval = None
     if not reason:
@@ -202,10 +206,10 @@ def _cube(values: npt.ArrayLike) -> Floats:
 
 def _sums(x: Floats) -> Floats:
     """Per anchor: 1, k, k², Σ‖x̄‖²·k, Σ within squares, total squares, Σx (c columns); zeros if k < 2."""
-    good = np.isfinite(x).all(axis=2)
+    good = np.asarray(np.isfinite(x).all(axis=2))
     if good.any():  # centred and scaled: sums of squares stay exact for data far from 0
         centre = x[good].mean(0)
-        scale = np.sqrt(((x[good] - centre) ** 2).sum(1).mean())
+        scale = float(np.sqrt(((x[good] - centre) ** 2).sum(1).mean()))
         x = (x - centre) / (scale if scale > 0 else 1.0)
     x = np.where(good[..., None], x, 0.0)
     k = good.sum(1).astype(float)
@@ -254,7 +258,7 @@ def _reach(x: Floats) -> float:
     defined = np.isfinite(x).all(axis=2).sum(1) >= 2
     clipped = np.clip(x[defined], low, high)
     spans = (np.nanmax(clipped, axis=1) - np.nanmin(clipped, axis=1)).mean(0)
-    return float((spans[width > 0] / width[width > 0]).max())
+    return float(np.max(spans / np.where(width > 0, width, np.inf)))
 
 
 def check_clusters(clusters: npt.ArrayLike | None, n: int) -> npt.NDArray[np.generic] | None:

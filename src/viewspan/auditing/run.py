@@ -7,29 +7,71 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from viewspan import checks
+from viewspan import checks, images
+from viewspan.auditing import factors as bank
+from viewspan.auditing import faults, image_views, sources, stems, verdict
 from viewspan.auditing import paired as paired_audit
-from viewspan.auditing import sources, verdict
-from viewspan.auditing.verdict import Audit
+from viewspan.auditing.analogy import analogy
+from viewspan.auditing.image_views import Sampling
+from viewspan.auditing.verdict import Audit, Fault
+from viewspan.images import named
+
+Factors = Sequence[str] | Mapping[str, bank.Factor]
 
 
 def audit(
     data: Any,
     *,
+    views: Any = None,
     pairs: tuple[str, str] = ("a", "b"),
     lag: int | None = None,
     session: str | None = None,
-    factors: Sequence[str] | None = None,
+    group: str | None = None,
+    factors: Factors | None = None,
     cluster: str | None = None,
     noise: float | Sequence[float] | None = None,
     require_moved: Sequence[str] = (),
     require_held: Sequence[str] = (),
+    split: str | None = None,
+    order: str = "fixed",
+    sampling: Sampling | None = None,
+    temperature: float = 0.3,
     skip_bad: bool = False,
-    resamples: int = 1000,
-    seed: int = 0,
+    workers: int = 0,
 ) -> Audit:
-    """Which factors do these pairs or views never move, and how far are they from the diversity condition?
+    """Which factors do these views never move, and how far are they from the diversity condition?
+
+    For every factor: ICC(1) over the views of an anchor with a bootstrap interval; for the views as a whole their
+    support dimension against the data's; for embeddings the linear directions that are held.
+
+    Args:
+        data: with `views`, images: a folder, ``cifar10``, an ``.npz`` file, ``package.module:name``, an array, a
+            Dataset or an ImageSet. Without, what was made beforehand: a file (.npz, .npy, .csv, .tsv, .parquet), an
+            array (anchors, views, features…), or arrays by name.
+        views: one view pipeline or a list of them: ``all``, ``crop``, ``all-without-crop``,
+            ``package.module:name``, a YAML file, a callable or a ViewPipeline.
+        pairs: names of the two views: arrays, or column suffixes (NAME_a, NAME_b).
+        lag: pair rows of a recording (time, channels) this many steps apart.
+        session: column that names each row's session; pairs stay inside one, and sessions are resampled.
+        group: ``stem``: data is a folder of files NAME_VIEW.ext, views of NAME.
+        factors: names to audit (default: all); for images also ``package.module:name`` of a map from float images
+            (n, C, H, W) to (n,) numbers, or a mapping of names to such maps.
+        cluster: column that names what to resample (patients); for images ``class``, the class folder.
+        noise: standard deviation of measurement noise in each coordinate of an embedding, the floor for held
+            directions; an array ``repeats`` in the data gives it from repeated measurement.
+        require_moved, require_held: gates such as ``hue`` or ``hue=0.2``, a bound on S = 1 − ICC.
+        split: subfolder or CIFAR-10 split of images.
+        order: ``fixed`` or ``random`` order of a pipeline's operations.
+        sampling: how many anchors and views, resamples, the seed.
+        temperature: τ at which the analogy with the theory is drawn.
+        skip_bad: leave out, and count, files that cannot be decoded and rows with missing values.
+        workers: threads that decode image files.
+
+    Returns:
+        An `Audit`. "Never seen to move" is a statement at this sample size, and wide spread proves no full support.
 
     Example:
         >>> import numpy as np
@@ -37,28 +79,178 @@ def audit(
         >>> report.factor("side").verdict
         'never seen to move'
     """
-    checks.integer("resamples", resamples, low=100)
-    if isinstance(data, str | Path):
-        paired = sources.read(
-            Path(data), pairs=pairs, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad
-        )
-        source = str(data)
-    else:
-        arrays = data if isinstance(data, Mapping) else {"views": data}
-        arrays = {name: np.asarray(a) for name, a in arrays.items()}
-        source = "arrays in memory"
-        if lag is not None:
-            paired = sources.lagged(arrays, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad)
-        else:
-            paired = sources.from_arrays(arrays, pairs=pairs, cluster=cluster, skip_bad=skip_bad)
-    if factors is not None:
-        sources.select(paired, factors)
-    report = paired_audit.audit_paired(paired, source=source, noise=noise, resamples=resamples, seed=seed)
-    report.settings = {
-        "source": source, "pairs": list(pairs), "lag": lag, "session": session,
-        "factors": None if factors is None else list(factors), "cluster": cluster, "noise": noise,
-        "require_moved": list(require_moved), "require_held": list(require_held), "skip_bad": skip_bad,
-        "resamples": resamples, "seed": seed,
+    sampling = sampling or Sampling()
+    checks.number("temperature", temperature, low=0, open_low=True)
+    for name in ("n_anchors", "n_views", "resamples"):
+        checks.integer(name, getattr(sampling, name), low=2)
+    settings = {
+        "source": data if isinstance(data, str) else str(data) if isinstance(data, Path) else type(data).__name__,
+        "views": [str(getattr(v, "name", v)) for v in _specs(views)], "pairs": list(pairs), "lag": lag,
+        "session": session, "group": group, "factors": None if factors is None else list(factors),
+        "cluster": cluster, "noise": noise, "require_moved": list(require_moved), "require_held": list(require_held),
+        "split": split, "order": order, "temperature": temperature, "skip_bad": skip_bad,
+        "sampling": {name: getattr(sampling, name) for name in Sampling.__dataclass_fields__},
     }  # fmt: skip
+    if views is not None:
+        _refuse("views", lag=lag, session=session, group=group, noise=noise)
+        report = _images(
+            data,
+            views,
+            factors,
+            cluster,
+            sampling,
+            split=split,
+            order=order,
+            skip_bad=skip_bad,
+            workers=workers,
+        )
+    else:
+        if split is not None or order != "fixed":
+            raise ValueError("split and order apply to images with views only")
+        paired, source = _paired(data, pairs, lag, session, group, cluster, skip_bad)
+        if paired.pictures is not None:
+            paired.factors = {**stems.picture_factors(paired.pictures), **paired.factors}
+        if isinstance(factors, Mapping):
+            raise TypeError("factors must be names: maps from images need views")
+        if factors is not None:
+            sources.select(paired, factors)
+        report = paired_audit.audit_paired(
+            paired, source=source, noise=noise, resamples=sampling.resamples, seed=sampling.seed
+        )
+    report.settings = settings
+    report.theory = analogy(report, temperature=temperature)
     report.gates = verdict.check_requirements(report.factors, moved=require_moved, held=require_held)
+    for other in report.others:
+        other.gates = verdict.check_requirements(other.factors, moved=require_moved, held=require_held)
+        report.gates += [_named(gate, other) for gate in other.gates]
     return report
+
+
+def lint(
+    data: Any,
+    *,
+    views: Any,
+    split: str | None = None,
+    order: str = "fixed",
+    skip_bad: bool = False,
+    seed: int = 0,
+) -> list[Fault]:
+    """Mechanical faults of a view pipeline on the first images of a set, in seconds.
+
+    Args:
+        data, views, split, order, skip_bad: as for `audit`, one pipeline.
+        seed: of the views looked at.
+
+    Returns:
+        One `Fault` a finding, with the rule's id, what was seen and what to do; empty if there is none.
+    """
+    loaded = images.load(data, split=split, skip_bad=skip_bad)
+    return faults.find(loaded, images.views.resolve(views, order=order), seed=seed)
+
+
+def _images(
+    data: Any,
+    views: Any,
+    factors: Factors | None,
+    cluster: str | None,
+    sampling: Sampling,
+    *,
+    split: str | None,
+    order: str,
+    skip_bad: bool,
+    workers: int,
+) -> Audit:
+    pipelines = [images.views.resolve(spec, order=order) for spec in _specs(views)]
+    if len({p.name for p in pipelines}) < len(pipelines):
+        raise ValueError(f"views must be different pipelines, got {', '.join(p.name for p in pipelines)}")
+    names, own = _image_factors(factors)
+    loaded = images.load(data, split=split, skip_bad=skip_bad, workers=workers)
+    clusters: npt.NDArray[Any] | None = None
+    if cluster is not None:
+        if cluster != "class" or loaded.labels is None:
+            raise ValueError(
+                f"cluster must be 'class' (the class folder) for images with classes, got {cluster!r}"
+            )
+        clusters = loaded.labels.numpy()
+    audits = image_views.audit_images(
+        loaded, pipelines, names=names, own=own, clusters=clusters, sampling=sampling
+    )
+    for report, pipeline in zip(audits, pipelines):
+        report.lint = faults.find(loaded, pipeline, seed=sampling.seed)
+    first = audits[0]
+    first.others = audits[1:]
+    first.comparison = image_views.compare(audits) if first.others else None
+    return first
+
+
+def _image_factors(factors: Factors | None) -> tuple[list[str], dict[str, bank.Factor]]:
+    if factors is None:
+        return list(bank.NAMES), {}
+    if isinstance(factors, Mapping):
+        return [], dict(factors)
+    names, own = [], {}
+    for name in factors:
+        if named.is_named(name):
+            own[name] = named.import_named(name, what="factors")
+        else:
+            names.append(checks.choice("factors", name, bank.NAMES))
+    return names, own
+
+
+def _paired(
+    data: Any,
+    pairs: tuple[str, str],
+    lag: int | None,
+    session: str | None,
+    group: str | None,
+    cluster: str | None,
+    skip_bad: bool,
+) -> tuple[sources.Paired, str]:
+    if group is not None:
+        checks.choice("group", group, ("stem",))
+        if not isinstance(data, str | Path):
+            raise TypeError(f"group needs a folder, got {type(data).__name__}")
+        _refuse("group", lag=lag, session=session, cluster=cluster)
+        return stems.read_stems(Path(data), skip_bad=skip_bad), str(data)
+    if isinstance(data, str | Path):
+        path = Path(data)
+        if not sources.is_paired_file(path):
+            if not path.exists() and not str(data).startswith("cifar10") and not named.is_named(str(data)):
+                raise FileNotFoundError(f"no such file or folder: {data}")
+            raise ValueError(
+                f"views must be given for images ({data}): all, crop, all-without-crop, package.module:name or "
+                "FILE.yaml; group='stem' (--group stem) takes files NAME_VIEW.ext as views made beforehand"
+            )
+        read = sources.read(path, pairs=pairs, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad)
+        return read, str(data)
+    arrays = data if isinstance(data, Mapping) else {"views": data}
+    values = {
+        name: a.detach().cpu().numpy() if isinstance(a, torch.Tensor) else np.asarray(a)
+        for name, a in arrays.items()
+    }
+    if lag is not None:
+        found = sources.lagged(values, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad)
+    else:
+        if session is not None:
+            raise ValueError(f"session needs lag, got session={session!r} without it")
+        found = sources.from_arrays(values, pairs=pairs, cluster=cluster, skip_bad=skip_bad)
+    return found, "arrays in memory"
+
+
+def _specs(views: Any) -> list[Any]:
+    if views is None:
+        return []
+    return list(views) if isinstance(views, list | tuple) else [views]
+
+
+def _refuse(what: str, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name} does not go with {what}, got {value!r}")
+
+
+def _named(gate: verdict.Gate, other: Audit) -> verdict.Gate:
+    return verdict.Gate(
+        requires=gate.requires, factor=gate.factor, share=gate.share, met=gate.met,
+        reason=f"{other.views}: {gate.reason}",
+    )  # fmt: skip

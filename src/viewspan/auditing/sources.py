@@ -41,6 +41,7 @@ class Paired:
         factors: values by name, shape (n, k) or (n, k, c); strings are categories.
         views: the embedding or signal, shape (n, k, D), or None.
         coordinates: names of the D coordinates.
+        pictures: the views as images, shape (n, k, C, H, W), if they are images.
         clusters: label of each anchor to resample by, or None; `cluster` is its name.
         repeats: repeated measurements for the noise floor, shape (r, s, D), or None.
         duplicates: groups of anchors that are exact copies, by name; all but the first are left out.
@@ -52,6 +53,7 @@ class Paired:
     factors: dict[str, Array]
     views: Floats | None = None
     coordinates: tuple[str, ...] = ()
+    pictures: Array | None = None
     clusters: Array | None = None
     cluster: str | None = None
     repeats: Floats | None = None
@@ -153,7 +155,10 @@ def from_arrays(
         if views is not None
         else ()
     )
-    paired = Paired(kind=kind, factors=factors, views=views, coordinates=names, repeats=repeats)
+    pictures = None if stacked is None else _pictures(stacked)
+    paired = Paired(
+        kind=kind, factors=factors, views=views, coordinates=names, repeats=repeats, pictures=pictures
+    )
     _take_cluster(paired, labels, cluster, where)
     unused = sorted(set(labels) - {cluster})
     if unused:
@@ -338,6 +343,15 @@ def _views(x: Array, where: str) -> Floats:
     return x.reshape(*x.shape[:2], -1)
 
 
+def _pictures(x: Array) -> Array | None:
+    """Views as (n, k, C, H, W) if that is what they are: five axes, one of them 1, 3 or 4 channels."""
+    if x.ndim != 5:
+        return None
+    if x.shape[2] in (1, 3, 4):
+        return x
+    return x.transpose(0, 1, 4, 2, 3) if x.shape[4] in (1, 3, 4) else None
+
+
 def _recording(
     columns: Mapping[str, Array], wanted: set[Any], where: str
 ) -> tuple[Floats, tuple[str, ...], dict[str, Array]]:
@@ -433,6 +447,7 @@ def _drop_copies(paired: Paired) -> None:
 def _keep(paired: Paired, rows: npt.NDArray[np.bool_]) -> None:
     paired.factors = {name: values[rows] for name, values in paired.factors.items()}
     paired.views = None if paired.views is None else paired.views[rows]
+    paired.pictures = None if paired.pictures is None else paired.pictures[rows]
     paired.clusters = None if paired.clusters is None else paired.clusters[rows]
 
 

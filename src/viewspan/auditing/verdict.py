@@ -231,13 +231,19 @@ class Audit:
 
 
 def decide(
-    factors: Sequence[Factor], support: Support, held: HeldDirections | None, *, content_held: bool
+    factors: Sequence[Factor],
+    support: Support,
+    held: HeldDirections | None,
+    *,
+    content_held: bool,
+    say_content: bool = True,
 ) -> tuple[str, str]:
     """The verdict and its sentence.
 
     Args:
         factors, support, held: what was measured.
         content_held: True for views of images, where what is shown never changes.
+        say_content: False leaves that out of the sentence: the first of several pipelines says it for all.
     """
     never = [f.name for f in factors if f.verdict == NEVER]
     weakly = [f.name for f in factors if f.verdict == WEAKLY]
@@ -247,7 +253,7 @@ def decide(
     unsure = [d for d in held.directions if d.status != "held"] if held else []
     deficit = _has_deficit(support)
     parts = []
-    if content_held:
+    if content_held and say_content:
         parts.append(
             "views of one image all show the same content, so the condition fails for every such pipeline"
         )

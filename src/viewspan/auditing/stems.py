@@ -1,0 +1,73 @@
+"""Views made beforehand as files: NAME_VIEW.png (any image) or NAME_VIEW.npy, grouped by NAME."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from viewspan import images
+from viewspan.auditing import factors
+from viewspan.auditing.sources import MAX_COORDINATES, Paired
+
+POOLED = 16  # pixels a side of what stands for an image in the support dimension
+
+
+def read_stems(folder: Path, *, skip_bad: bool = False) -> Paired:
+    """Anchors are the stems before the last underscore; a stem with one file is left out and named."""
+    if not folder.is_dir():
+        raise ValueError(f"group='stem' needs a folder of files NAME_VIEW.ext, got {folder}")
+    arrays = sorted(folder.rglob("*.npy"))
+    if arrays:
+        names = [str(p.relative_to(folder)) for p in arrays]
+        rows = [np.load(p, allow_pickle=False).reshape(-1).astype(float) for p in arrays]
+        measured: dict[str, npt.NDArray[Any]] = {}
+        found = Paired(kind="views", factors={})
+    else:
+        data = images.load(folder, skip_bad=skip_bad)
+        names = data.names
+        rows, values = [], []
+        for image in data.images:
+            x = images.views.as_float(image[None])
+            rows.append(factors.pooled(x, POOLED).flatten().double().numpy())
+            values.append(factors.measure(x, factors.NAMES))
+        measured = {name: np.concatenate([v[name] for v in values]) for name in factors.NAMES}
+        found = Paired(kind="views", factors={}, skipped=[{"name": n, "reason": r} for n, r in data.skipped])
+    groups: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        stem = str(Path(name).with_suffix(""))
+        groups.setdefault(stem.rpartition("_")[0] or stem, []).append(i)
+    single = [stem for stem, members in groups.items() if len(members) < 2]
+    found.skipped += [{"name": stem, "reason": "one view only"} for stem in single]
+    anchors = [members for members in groups.values() if len(members) > 1]
+    if len(anchors) < 2:
+        raise ValueError(f"{folder}: at least 2 stems with 2 files NAME_VIEW are needed, got {len(anchors)}")
+    k = max(len(members) for members in anchors)
+    for name, column in measured.items():
+        table = np.full((len(anchors), k, *column.shape[1:]), np.nan)
+        for at, members in enumerate(anchors):
+            table[at, : len(members)] = column[members]
+        found.factors[name] = table
+    even = all(len(members) == k for members in anchors) and len({len(r) for r in rows}) == 1
+    if even:
+        found.views = np.stack([np.stack([rows[i] for i in members]) for members in anchors])
+        found.coordinates = tuple(f"value {j}" for j in range(found.views.shape[2]))
+        if not measured and found.views.shape[2] <= MAX_COORDINATES:
+            found.factors = {name: found.views[:, :, j] for j, name in enumerate(found.coordinates)}
+    elif arrays:
+        raise ValueError(f"{folder}: every stem must have the same number of arrays of one size")
+    return found
+
+
+def picture_factors(pictures: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:
+    """The image bank on views given as an array (n, k, C, H, W), uint8 or float in [0, 1]."""
+    n, k = pictures.shape[:2]
+    out: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for row in pictures:
+        x = images.views.as_float(torch.from_numpy(np.ascontiguousarray(row)))
+        for name, value in factors.measure(x, factors.NAMES).items():
+            out.setdefault(name, []).append(value)
+    return {name: np.stack(values).reshape(n, k, *values[0].shape[1:]) for name, values in out.items()}

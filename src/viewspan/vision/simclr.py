@@ -167,11 +167,10 @@ def train(
                 threads=n_threads,
                 processes=whole.size,
                 data=images.source,
+                skipped=[name for name, _ in images.skipped],
             )
-            run.folder, run.record = (
-                folder.path,
-                folder.finish(loop.result(), loop.history, environment, loop.seconds),
-            )
+            run.record = folder.finish(loop.result(), loop.history, environment, loop.seconds)
+            run.folder = folder.path
     if run.no_signal:
         warnings.warn(run.sentence, checks.ViewspanWarning, stacklevel=2)
     return run

@@ -208,7 +208,7 @@ def probe(
             )  # fmt: skip
         record = records.Record(
             experiment="probe", settings=records.jsonable(decides), result=records.jsonable(result.as_dict()),
-            environment=records.environment(device=device, threads=n_threads, data=train_set.source),
+            environment=records.environment(device=device, threads=n_threads, data=Path(train_set.source).name),
             seconds=time.perf_counter() - start, finished=time.time(),
         )  # fmt: skip
         store.write(record)

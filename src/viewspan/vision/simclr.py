@@ -166,7 +166,7 @@ def train(
                 precision=precision,
                 threads=n_threads,
                 processes=whole.size,
-                data=images.source,
+                data=Path(images.source).name,
                 skipped=[name for name, _ in images.skipped],
             )
             run.record = folder.finish(loop.result(), loop.history, environment, loop.seconds)

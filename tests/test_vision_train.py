@@ -229,6 +229,8 @@ def test_a_signal_stops_with_a_checkpoint_and_resume_ends_at_the_same_weights(
     assert not list(tmp_path.glob("train-*.json"))
     with pytest.raises(ValueError, match="step 4"):
         train(tmp_path)
+    with pytest.warns(ViewspanWarning, match="not finished: its checkpoint of step 4"):
+        vision.load_encoders(tmp_path, Tiny)
     resumed = train(tmp_path, resume=True)
     assert (state(resumed) - state(whole)).abs().max() <= 1e-6
     assert resumed.history["loss"] == pytest.approx(whole.history["loss"], abs=1e-6)

@@ -55,7 +55,6 @@ class ProbeResult:
         classes: class names.
         gain: trained − untrained probe accuracy, with `gain_interval`, its paired bootstrap 95 % interval.
         published: accuracies of the authors' kind of probe, last and best test epoch, for each row; or None.
-        finished: False if the run's last checkpoint is not its end.
     """
 
     rows: dict[str, Row]

@@ -9,13 +9,14 @@ import contextlib
 import dataclasses
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from viewspan import records
+from viewspan import checks, records
 from viewspan.images import callables, named, views
 from viewspan.vision import backbones, checkpoints
 from viewspan.vision.distributed import World
@@ -156,6 +157,11 @@ def load_encoders(
     found = checkpoints.newest(Path(folder))
     if found is None:
         raise ValueError(f"run {folder} holds no checkpoint yet")
+    if not any(Path(folder).glob("train-*.json")):
+        warnings.warn(
+            f"run {folder} has not finished: its checkpoint of step {found.step} is read",
+            checks.ViewspanWarning, stacklevel=2,
+        )  # fmt: skip
     both = []
     for weights in (found.weights, checkpoints.read_weights(Path(folder) / UNTRAINED)):
         encoder = backbones.build(backbone, shape, head=settings["head"], seed=settings["seed"])

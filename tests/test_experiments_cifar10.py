@@ -67,6 +67,8 @@ def test_the_table_of_real_runs(runs: list[records.Record]) -> None:
     assert document["cells"][0]["published"] == {"probe_accuracy": 0.41, "logged_accuracy": None}
     assert document["cells"][1]["published"] == {"probe_accuracy": 0.43, "logged_accuracy": 0.399}
     assert document["interaction"] == []
+    for cell in document["cells"]:
+        assert "over untrained; retrieval " in cell["diagnosis"]
     assert "of 2 cells lie above their untrained encoder" in document["sentences"][0]
     records.jsonable(document)
 

@@ -101,6 +101,23 @@ def test_every_style_draws_by_image_alone(style: str) -> None:
     assert len({view.numpy().tobytes() for view in copies}) > 1  # each image its own draw
 
 
+def test_worker_processes_change_nothing(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_views_for_workers.py").write_text(
+        "import random\n\ndef turn(image):\n    return image.rotate(random.choice([0, 90, 180, 270]))\n\n"
+        "def fail(image):\n    if image.getpixel((0, 0)) == THIRD:\n        raise KeyError('no box')\n    return image\n"
+        f"\nTHIRD = {tuple(BATCH[2, :, 0, 0].tolist())}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    pipeline = views.resolve("own_views_for_workers:turn", workers=2)
+    alone = views.resolve("own_views_for_workers:turn")
+    where = {"seed": 3, "epoch": 1, "indices": range(6), "view": 1}
+    assert torch.equal(pipeline(BATCH, **where), alone(BATCH, **where))
+    with pytest.raises(ValueError, match="own_views_for_workers:fail, failed on image 2: KeyError: 'no box'"):
+        views.resolve("own_views_for_workers:fail", workers=2)(BATCH, **where)
+    with pytest.raises(ValueError, match="workers must be at least 0"):
+        views.resolve(crop_and_flip, workers=-1)
+
+
 def test_global_generators_are_put_back() -> None:
     def state() -> tuple[Any, ...]:
         return random.random(), np.random.rand(), float(torch.rand(()))

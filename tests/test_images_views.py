@@ -14,6 +14,7 @@ from torchvision.transforms import functional as torchvision_functional
 
 from viewspan import images
 from viewspan.images import draws, operations, views
+from viewspan.images import pipeline as pipeline_module
 
 N = 64
 BATCH = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (N, 3, 16, 16), dtype=np.uint8))
@@ -82,7 +83,7 @@ def test_a_view_does_not_depend_on_its_batch(name: str, order: str, monkeypatch:
     shuffled = torch.randperm(N, generator=torch.Generator().manual_seed(0))
     parts = [pipeline(BATCH[i], seed=3, epoch=2, indices=i, view=1) for i in shuffled.split(7)]
     assert torch.equal(torch.cat(parts), together[shuffled])
-    monkeypatch.setattr(views, "CHUNK", 5)
+    monkeypatch.setattr(pipeline_module, "CHUNK", 5)
     assert torch.equal(pipeline(BATCH, seed=3, epoch=2, indices=INDICES, view=1), together)
 
 

@@ -250,6 +250,7 @@ def _line(group: list[records.Record]) -> dict[str, Any]:
     line["gain_interval"] = interaction.mean_interval([r.result["gain"] for r in group], intervals)
     line["above_untrained"] = line["gain_interval"][0] > 0
     line["probe_runs"] = [r.result["probe_accuracy"] for r in sorted(group, key=lambda r: r.settings["seed"])]
+    line["diagnosis"] = _diagnosis(line)
     line["no_signal"] = [r.result["no_signal"] for r in group]
     probes = [r.result["under_published_probe"] for r in group]
     for row in ("trained", "untrained", "pixels"):
@@ -259,6 +260,15 @@ def _line(group: list[records.Record]) -> dict[str, Any]:
     line["published"] = published(line["encoder"], line["views"])
     line["seconds"] = sum(r.seconds for r in group)
     return line
+
+
+def _diagnosis(line: dict[str, Any]) -> str:
+    """What training changed, in a few words: probe and retrieval against the untrained encoder."""
+    low, high = line["gain_interval"]
+    return (
+        f"{line['gain']['mean']:+.3f} [{low:+.3f}, {high:+.3f}] over untrained; "
+        f"retrieval {line['retrieval']['mean']:.3f} (untrained {line['untrained_retrieval']['mean']:.3f})"
+    )
 
 
 def _above(lines: list[dict[str, Any]]) -> str:

@@ -24,16 +24,14 @@ def import_named(spec: str, *, what: str) -> Any:
         raise ValueError(f"{what} must have the form package.module:name, got {spec!r}")
     module_name, _, name = spec.partition(":")
     here = os.getcwd()
-    added = here not in sys.path and "" not in sys.path
-    if added:
-        sys.path.insert(0, here)
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(
+            0, here
+        )  # it stays there, as for a script: the module may import its neighbours later
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(f"{what} {spec!r}: cannot import {module_name} ({error})") from error
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"{what} {spec!r}: {module_name} has no {name}")

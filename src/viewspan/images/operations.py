@@ -70,7 +70,7 @@ def adjust_hue(x: Tensor, turns: Tensor | float) -> Tensor:
     shift = torch.as_tensor(turns, dtype=torch.float32, device=x.device).reshape(-1, 1, 1) * (2 * math.pi)
     hue, saturation, value = kornia.color.rgb_to_hsv(x.float()).unbind(1)
     turned = kornia.color.hsv_to_rgb(torch.stack(((hue + shift) % (2 * math.pi), saturation, value), 1))
-    return torch.where((x == x[:, :1]).all(1, keepdim=True), x, turned.to(x.dtype))
+    return turned.to(x.dtype)
 
 
 def _blend(x: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:

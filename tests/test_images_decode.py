@@ -164,3 +164,25 @@ def test_reasons_are_words(tmp_path: Path) -> None:
     for name, reason in {"a.png": "empty file", "b.png": "not an image", "c.png": "No such file"}.items():
         with pytest.raises(decode.BadImage, match=reason):
             decode.decode(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "bmp", "webp", "tiff", "ppm"])
+def test_whatever_the_bytes_there_is_an_image_or_a_reason(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    buffer = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(buffer, kind)
+    outcomes = set()
+    for _ in range(40):
+        data = bytearray(buffer.getvalue())
+        for _ in range(3):
+            data[rng.integers(len(data))] = rng.integers(256)
+        (tmp_path / "a.png").write_bytes(data)
+        try:
+            image = decode.decode(tmp_path / "a.png")
+        except decode.BadImage as reason:
+            outcomes.add(str(reason) != "")
+        else:
+            assert image.dtype == np.uint8
+            assert image.shape[0] in (1, 3)
+    assert False not in outcomes

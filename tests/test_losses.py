@@ -344,6 +344,19 @@ def test_half_precision_does_not_overflow(dtype):
         assert float(loss(E.to(dtype), SWAPPED.to(dtype))) == pytest.approx(12.5, abs=0.05)
 
 
+def test_large_batches_go_in_blocks_and_give_the_same_number_and_gradient():
+    a, p = (points(1500, 3, seed).requires_grad_() for seed in (1, 2))
+    parts = InfoNCE(0.3).parts(a, p)
+    plain = torch.nn.functional.cross_entropy(a @ p.T / 0.3, torch.arange(1500))
+    assert float(parts.total.detach()) == pytest.approx(float(plain.detach()), abs=1e-12)
+    for mine, theirs in ((parts.total, plain), (parts.alignment, -(a * p).sum(1).mean() / 0.3)):
+        got = torch.autograd.grad(mine, (a, p), retain_graph=True)
+        want = torch.autograd.grad(theirs, (a, p), retain_graph=True)
+        for x, y, rows in zip(got, want, (a, p)):  # normalising takes the radial part away
+            y = y - (y * rows).sum(1, keepdim=True) * rows
+            torch.testing.assert_close(x, y, atol=1e-12, rtol=1e-9)
+
+
 def test_the_positive_of_row_i_is_row_i():
     assert float(NTXent(0.5)(E, E)) == pytest.approx(math.log(1 + 2 * math.exp(-2)), abs=1e-6)
     assert float(NTXent(0.5)(E, E)) == pytest.approx(0.239545, abs=1e-6)

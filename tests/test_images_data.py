@@ -305,6 +305,25 @@ def test_subset_keeps_labels_and_names() -> None:
     assert torch.equal(part.images, held.images[[4, 1]])
 
 
+def test_a_limit_chooses_before_decoding(tmp_path: Path) -> None:
+    for c in ("a", "b"):
+        for i in range(20):
+            picture(tmp_path / c / f"{i}.png")
+    held, whole = images.load(tmp_path, limit=12), images.load(tmp_path)
+    at = [whole.names.index(name) for name in held.names]
+    assert at == sorted(at)
+    assert len(set(at)) == 12
+    assert torch.equal(held.images, whole.images[at])
+    assert held.labels.tolist() == whole.labels[at].tolist()
+    assert images.load(whole, limit=12).names == held.names
+    assert len(images.load(tmp_path, limit=99)) == 40
+    left_out = next(name for name in whole.names if name not in held.names)
+    (tmp_path / left_out).write_bytes(b"")
+    assert images.load(tmp_path, limit=12).names == held.names
+    with pytest.raises(ValueError, match="limit must be at least 1"):
+        images.load(tmp_path, limit=0)
+
+
 def test_cifar10_asks_for_a_known_split() -> None:
     with pytest.raises(ValueError, match="split must be one of test, train"):
         images.load("cifar10:/nowhere", split="val")

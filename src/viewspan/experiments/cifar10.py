@@ -193,16 +193,9 @@ def _backbone(s: Settings) -> Callable[..., torch.nn.Module]:
 
 @functools.lru_cache(maxsize=1)
 def data(source: str, n_train: int | None, n_test: int | None) -> tuple[images.ImageSet, images.ImageSet]:
-    """Training and test images, decoded once a process; smaller sets are a fixed random choice."""
-    train = images.load(source, split="train")
-    test = images.load(source, split="test", classes=train.classes)
-    return _chosen(train, n_train), _chosen(test, n_test)
-
-
-def _chosen(held: images.ImageSet, n: int | None) -> images.ImageSet:
-    if n is None or n >= len(held):
-        return held
-    return held.subset(torch.randperm(len(held), generator=torch.Generator().manual_seed(0))[:n])
+    """Training and test images, decoded once a process."""
+    train = images.load(source, split="train", limit=n_train)
+    return train, images.load(source, split="test", classes=train.classes, limit=n_test)
 
 
 def _peak_memory() -> float | None:

@@ -119,6 +119,7 @@ def load(
     skip_bad: bool = False,
     classes: Sequence[str] | None = None,
     workers: int = 0,
+    limit: int | None = None,
 ) -> ImageSet:
     """Load images once, completely, as uint8.
 
@@ -131,6 +132,8 @@ def load(
         skip_bad: leave out files that cannot be decoded, named in `skipped`, instead of refusing.
         classes: the classes to number by, usually the training set's; a class not among them is refused.
         workers: threads that decode files; the result does not depend on it.
+        limit: at most so many images, a fixed random choice in their order; the files of a folder are chosen before
+            they are decoded.
 
     Returns:
         An ImageSet; gray images among colour ones become three equal channels.
@@ -139,6 +142,20 @@ def load(
         ValueError: naming the folder, the bad files with their count, or the rule the data break.
     """
     checks.integer("workers", workers, low=0)
+    if limit is not None:
+        checks.integer("limit", limit, low=1)
+    held = _load(source, split, skip_bad, classes, workers, limit)
+    return held if limit is None or len(held) <= limit else held.subset(_choice(len(held), limit))
+
+
+def _load(
+    source: Any,
+    split: str | None,
+    skip_bad: bool,
+    classes: Sequence[str] | None,
+    workers: int,
+    limit: int | None,
+) -> ImageSet:
     if isinstance(source, str | os.PathLike):
         text = os.fspath(source)
         if text == "cifar10" or text.startswith("cifar10:"):
@@ -152,7 +169,10 @@ def load(
             values, labels = arrays.npz(Path(text))
             _warn_if_dark(values, text)
             return _from_arrays(values, labels, classes, text)
-        return _from_folder(folders.listing(text, split=split), skip_bad, classes, workers)
+        found = folders.listing(text, split=split)
+        if limit is not None and limit < len(found.files):
+            found.keep(_choice(len(found.files), limit).tolist())
+        return _from_folder(found, skip_bad, classes, workers)
     _no_split(split)
     if isinstance(source, ImageSet):
         return _relabelled(source, classes)
@@ -178,6 +198,11 @@ def _square(image: torch.Tensor, size: int) -> torch.Tensor:
     out = torch.nn.functional.interpolate(image[None].float(), shape, mode="bilinear", antialias=True)[0]
     top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
     return out[:, top : top + size, left : left + size].round().clamp(0, 255).to(torch.uint8)
+
+
+def _choice(n: int, limit: int) -> torch.Tensor:
+    """`limit` of n positions, ascending; the same choice every time."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:limit].sort().values
 
 
 def _no_split(split: str | None) -> None:

@@ -24,6 +24,11 @@ class Listing:
     ignored: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
 
+    def keep(self, positions: list[int]) -> None:
+        """Forget all files but these."""
+        self.files = [self.files[i] for i in positions]
+        self.classes = [self.classes[i] for i in positions]
+
 
 def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
     """A sort key that reads numbers as numbers: 1, 2, 10."""

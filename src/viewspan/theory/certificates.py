@@ -20,7 +20,8 @@ from viewspan import pairs, records, sphere
 from viewspan.theory import maps, mixtures, quadrature, squeeze
 from viewspan.theory import model as models
 from viewspan.theory.asymptotic import asymptotic_loss
-from viewspan.theory.prediction import floor, predict
+from viewspan.theory.model import floor
+from viewspan.theory.prediction import predict
 
 TAU = 0.3
 _CONVENTIONS: tuple[pairs.Convention, ...] = ("ambient", "subsphere")

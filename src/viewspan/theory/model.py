@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from viewspan import pairs, sphere
+from viewspan import checks, pairs, sphere
 from viewspan.theory import quadrature
 
 Floats = npt.NDArray[np.float64]
@@ -105,3 +105,19 @@ def of(law: object) -> Model:
         f"law must be FullSupport, FixedLatents, Mixture or Jittered to be predicted, got {type(law).__name__}; "
         "asymptotic_loss evaluates any map under any law"
     )
+
+
+def floor(dim: int, *, temperature: float) -> float:
+    """The floor −1/τ + log Φ_d(1/τ) of the standard loss over all measurable maps and all pair laws, nats.
+
+    Args:
+        dim: d >= 2.
+        temperature: τ > 0.
+
+    Example:
+        >>> round(floor(3, temperature=0.3), 4), round(floor(10, temperature=0.3), 4)
+        (-1.8984, -2.8011)
+    """
+    checks.integer("dim", dim, low=2)
+    tau = checks.number("temperature", temperature, low=0, open_low=True)
+    return float(sphere.log_phi_scaled(dim, 1 / tau))

@@ -289,6 +289,15 @@ def test_bfloat16_trains_with_a_float32_loss() -> None:
     assert state(run).dtype == torch.float32
 
 
+def test_an_encoder_that_views_its_input_trains_in_half_precision_too() -> None:
+    class Viewing(Tiny):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x.view(len(x), -1))
+
+    run = vision.train(some(), encoder=Viewing, views="all", epochs=1, seed=0, precision="bfloat16")
+    assert run.steps == 1
+
+
 def test_scalars_go_to_tensorboard(tmp_path: Path) -> None:
     vision.train(some(), encoder=Tiny, views="all", epochs=1, seed=0, track=tmp_path)
     assert list(tmp_path.glob("events.out.tfevents.*"))

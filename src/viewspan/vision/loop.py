@@ -94,10 +94,8 @@ class Loop:
         if whole.size > 1 and self.on.type == "cuda":
             self.encoder = nn.SyncBatchNorm.convert_sync_batchnorm(self.encoder)
         self.encoder.to(self.on)
-        if (
-            self.on.type == "cuda" or precision == "bfloat16"
-        ):  # convolutions in half precision want channels last
-            self.layout = torch.channels_last
+        if self.on.type == "cuda" or precision == "bfloat16":
+            self.layout = self._layout()
             self.encoder.to(memory_format=self.layout)
         self.model: nn.Module = self.encoder
         if whole.size > 1:
@@ -112,6 +110,19 @@ class Loop:
         self.history: dict[str, list[float | None]] = {
             k: [] for k in ("epoch", "loss", "loss_minus_log_m", "images_per_second")
         }
+
+    def _layout(self) -> torch.memory_format:
+        """Channels last, which convolutions in half precision want, unless the encoder views rows in another order."""
+        trial = copy.deepcopy(self.encoder).to(memory_format=torch.channels_last).eval()
+        images = torch.zeros(2, *self.source.shape, device=self.on).contiguous(
+            memory_format=torch.channels_last
+        )
+        try:
+            with torch.no_grad():
+                trial(images)
+        except RuntimeError:
+            return torch.contiguous_format
+        return torch.channels_last
 
     def run(
         self,

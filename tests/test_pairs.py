@@ -402,11 +402,17 @@ def test_the_convention_must_be_named():
 
 
 def test_a_law_without_its_members_cannot_be_made():
-    class Half(pairs.PairLaw):
+    class Unsampled(pairs.PairLaw):
         dim = 3
+        diversity = Diversity(True, 2, 2, "says so")
 
-    with pytest.raises(TypeError, match=r"abstract"):
-        Half()
+    class Unsaid(pairs.PairLaw):
+        dim = 3
+        sample = Antipodal.sample
+
+    for law in (Unsampled, Unsaid):
+        with pytest.raises(TypeError, match=r"abstract"):
+            law()
 
 
 @given(

@@ -210,7 +210,8 @@ def images(folder: Path) -> None:
                 probe = high - 0.1 + 0.05 * i + 0.01 * seed
                 result = {
                     "probe_accuracy": probe, "knn_accuracy": probe - 0.05, "untrained_accuracy": 0.42,
-                    "pixels_accuracy": 0.39, "n_train": 10000, "n_test": 2000,
+                    "pixels_accuracy": 0.39, "n_train": 10000, "n_test": 2000, "gain": probe - 0.42,
+                    "gain_interval": [probe - 0.44, probe - 0.4], "published": {"probe_accuracy": high + 0.05 * i},
                 }  # fmt: skip
                 store.write(
                     Record(

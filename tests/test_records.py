@@ -159,6 +159,18 @@ def test_one_claim_at_a_time(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.claim"))
 
 
+def test_an_interrupted_process_gives_up_its_own_claim_only(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.path("table1", {}).with_suffix(".claim")
+    assert records.Claim.take(path) is not None
+    store.abandon("table1", {})
+    assert not path.exists()
+    store.abandon("table1", {})
+    path.write_text(json.dumps({"host": "elsewhere", "pid": os.getpid(), "token": "x"}))
+    store.abandon("table1", {})
+    assert path.exists()
+
+
 def test_a_live_claim_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "CLAIM_EXPIRES", 0.4)
     store = Store(tmp_path)

@@ -90,6 +90,7 @@ def test_the_page_says_what_the_records_say(html: str, folder: Path) -> None:
     assert "never seen to move" in text
     assert "lies above the same encoder untrained in 5 of 9 cells" in text
     assert "raw pixels" in text
+    assert "resnet18 − mlp: all +0.080 (published +0.080)" in text
     assert records.source_digest() in text
 
 

@@ -161,6 +161,32 @@ def test_an_interrupted_sweep_keeps_what_had_finished(
     assert len(content(runs)) == 6
 
 
+@pytest.mark.slow
+def test_workers_end_with_a_killed_sweep_and_their_cells_are_run_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    process = start(runs, jobs=2, count=6, seconds=2.0)
+    until(lambda: len(list(runs.glob("*.claim"))) == 2)
+    process.kill()
+    process.communicate(timeout=60)
+    result = sweep.run(workers.cells(6, seconds=2.0), workers.walk, records.Store(runs))
+    assert (len(result.records), result.failed) == (6, [])
+    assert len(content(runs)) == 6
+
+
+@pytest.mark.slow
+def test_dask_runs_a_dead_workers_cell_on_another(tmp_path: Path) -> None:
+    from dask.distributed import LocalCluster
+
+    store = records.Store(tmp_path / "runs")
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        result = sweep.run(workers.cells(6), workers.dies_once, store, backend="dask", address=address)
+    assert result.failed == []
+    assert [record.settings["seed"] for record in result.records] == [0, 1, 2, 3, 4, 5]
+    assert log(tmp_path) == [0, 1, 2, 3, 4, 5]
+    assert len(content(tmp_path / "runs")) == 6
+
+
 @pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_cores_are_divided_among_the_workers(tmp_path: Path, torch: bool) -> None:
     cells = [sweep.Cell("threads", {"seed": seed, "torch": torch}) for seed in range(2)]

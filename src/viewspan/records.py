@@ -244,6 +244,18 @@ class Store:
         with self._alone():
             return self._held(path)
 
+    def abandon(self, experiment: str, settings: Mapping[str, Any]) -> None:
+        """Remove this process's own claim, where an interrupt kept the claim's block from doing so."""
+        path = self.path(experiment, settings).with_suffix(".claim")
+        with self._alone(), suppress(OSError, ValueError):
+            owner = json.loads(path.read_bytes())
+            if (owner.get("host"), owner.get("pid"), owner.get("born")) == (
+                _host(),
+                os.getpid(),
+                _born(os.getpid()),
+            ):
+                path.unlink()
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One process at a time, where the file system has locks; the kernel drops a dead process's lock."""

@@ -15,6 +15,7 @@ from typing import Any
 from viewspan import records, runtime
 from viewspan.experiments.cells import Cell, Outcome, Task, one_line
 
+GATHER_SECONDS = 5.0  # how long a finished cell's answer may take to come from a Dask worker
 RETRIES = 2  # a cell whose worker died is run again this often
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -144,7 +145,9 @@ def limit_threads(count: int) -> None:
 
 def on_dask(task: Task, cells: list[tuple[Cell, str]], address: str) -> Generator[Outcome]:
     """The same task on a running cluster; a cell whose worker dies is run again by Dask on another."""
-    from dask.distributed import Client, as_completed
+    from concurrent.futures import CancelledError
+
+    from dask.distributed import Client, KilledWorker, as_completed
 
     try:
         client = Client(address, timeout=20)
@@ -152,20 +155,29 @@ def on_dask(task: Task, cells: list[tuple[Cell, str]], address: str) -> Generato
         raise ValueError(
             f"address must be that of a running Dask scheduler, got {address!r} ({error})"
         ) from None
+    store = records.Store(task.folder)
     with client:
         futures = {client.submit(task, cell, name, pure=False): (cell, name) for cell, name in cells}
+        ended = as_completed(futures)
         try:
-            for future in as_completed(futures):
-                cell, name = futures[future]
-                fault = future.exception()
-                yield future.result() if fault is None else _dask_failure(cell, name, fault)
+            for future in ended:
+                cell, name = futures.pop(future)
+                try:
+                    if future.status not in ("finished", "error"):
+                        raise CancelledError
+                    yield future.result(timeout=GATHER_SECONDS)
+                except KilledWorker:
+                    died = f"its worker died {RETRIES + 2} times"
+                    yield Outcome(cell, name, "failed", error=died, deaths=RETRIES + 2)
+                except (TimeoutError, CancelledError):  # the worker died with the answer in its memory
+                    record = task.finished(store, cell)
+                    if record is not None:
+                        yield Outcome(cell, name, "ran", record, deaths=1)
+                    else:
+                        again = client.submit(task, cell, name, pure=False)
+                        futures[again] = (cell, name)
+                        ended.add(again)
+                except Exception as error:  # e.g. a worker that cannot be unpickled there
+                    yield Outcome(cell, name, "failed", error=one_line(error))
         finally:
             client.cancel(list(futures))
-
-
-def _dask_failure(cell: Cell, name: str, error: BaseException) -> Outcome:
-    from dask.distributed import KilledWorker
-
-    if isinstance(error, KilledWorker):
-        return Outcome(cell, name, "failed", error="its worker died again and again", deaths=RETRIES + 1)
-    return Outcome(cell, name, "failed", error=one_line(error))

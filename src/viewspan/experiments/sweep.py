@@ -179,4 +179,15 @@ def _dispatch(
         return engines.on_dask(task, cells, address)
     if min(jobs, len(cells)) > 1:
         return engines.on_loky(task, cells, jobs)
-    return (task(cell, name) for cell, name in cells)
+    return _serially(task, cells)
+
+
+def _serially(task: Task, cells: list[tuple[Cell, str]]) -> Generator[Outcome]:
+    """In this process; an interrupt may fall on the very lines that take or give up a claim, so look again."""
+    for cell, name in cells:
+        try:
+            outcome = task(cell, name)
+        except KeyboardInterrupt:
+            records.Store(task.folder).abandon(*cell)
+            raise
+        yield outcome

@@ -54,6 +54,12 @@ def section(name: str, cells: list[Cell], dimensions: Mapping[str, str]) -> Imag
     used = [(key, text) for key, text in numbers if any(c.stat(key).mean is not None for c in cells)]
     header = [k.replace("_", " ") for k in keys] + (["views' dimension"] if dimensions else []) + ["seeds"]
     header += [text for _, text in used]
+    beside = [
+        (key, text)
+        for key, text in (("probe_accuracy", "published"), ("logged_accuracy", "authors' logged run"))
+        if any(c.beside("published", key) is not None for c in cells)
+    ]
+    header += [text for _, text in beside]
     rows = []
     for cell in cells:
         row = [setting(cell.settings.get(k)) for k in keys]
@@ -70,11 +76,26 @@ def section(name: str, cells: list[Cell], dimensions: Mapping[str, str]) -> Imag
                     gather.show_stat(found, digits), found.mean if found.mean is not None else float("-inf")
                 )
             )
+            row[-1].measured = key in ("probe_accuracy", "knn_accuracy")
+            if key == "gain":
+                row[-1].text += _gain_interval(cell)
+        for key, _ in beside:
+            value = cell.beside("published", key)
+            row.append(Value(gather.show(value), value if value is not None else float("-inf")))
         rows.append(row)
     made = ImageSection(name, titles.get(name, name), _summary(cells), header, rows)
     drawn = accuracies(cells, dimensions)
     made.figures = ([drawn] if drawn is not None else []) + losses(cells, keys)
     return made
+
+
+def _gain_interval(cell: Cell) -> str:
+    """The 95 % interval of the gain, if the cell has one run; several runs show their spread."""
+    ends = cell.runs[0][1].result.get("gain_interval")
+    known = [gather.number(x) for x in ends] if isinstance(ends, list) else []
+    if len(cell.runs) > 1 or len(known) != 2:
+        return ""
+    return f" ({gather.show(known[0])} to {gather.show(known[1])})"
 
 
 def _regime(cell: Cell) -> tuple[int, str]:
@@ -91,9 +112,35 @@ def _summary(cells: Sequence[Cell]) -> list[str]:
         found.append(
             f"The trained encoder lies above the same encoder untrained in {above} of {len(both)} cells."
         )
-    for cell in cells:
-        found += [text for text in cell.words("sentence") if text not in found][:3]
+    if any(cell.settings.get("profile") == "quick" for cell in cells):
+        found.append(
+            "The quick profile checks that everything runs; it is too short to reproduce the published figure."
+        )
+    return found + _gaps(cells)
+
+
+def _gaps(cells: Sequence[Cell]) -> list[str]:
+    """How far the convolutional encoder is ahead under each regime, beside the published gap."""
+    at = {(str(c.settings.get("encoder")), str(c.settings.get("views"))): c for c in cells}
+    found = []
+    for other in ("mlp", "vit"):
+        told = []
+        for views in reversed(REGIMES):
+            pair = at.get(("resnet18", views)), at.get((other, views))
+            if pair[0] is None or pair[1] is None:
+                continue
+            a, b = pair[0].stat("probe_accuracy").mean, pair[1].stat("probe_accuracy").mean
+            if a is not None and b is not None:
+                x, y = (c.beside("published", "probe_accuracy") for c in (pair[0], pair[1]))
+                theirs = "" if x is None or y is None else f" (published {_signed(x - y)})"
+                told.append(f"{views} {_signed(a - b)}{theirs}")
+        if len(told) > 1:
+            found.append(f"Probe accuracy, resnet18 − {other}: " + ", ".join(told) + ".")
     return found
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", gather.MINUS)
 
 
 def accuracies(cells: Sequence[Cell], dimensions: Mapping[str, str]) -> chart.Figure | None:
@@ -103,7 +150,7 @@ def accuracies(cells: Sequence[Cell], dimensions: Mapping[str, str]) -> chart.Fi
         return None
     caption = "From the views that change least to those that change most"
     caption += " (in brackets the dimension of one image's views)" if dimensions else ""
-    caption += ". Filled: trained, ± one standard deviation over seeds; hollow: the same encoder untrained."
+    caption += ". Filled: trained, ± one standard deviation over seeds; hollow: the same encoder untrained; thin lines: published."
     return chart.lines(
         series, title="Probe accuracy by views and encoder", x_label="views", y_label="accuracy", x_names=names,
         references=[] if pixels is None else [("raw pixels", pixels)], caption=caption,
@@ -130,6 +177,10 @@ def accuracy_series(
             ]
             if points:
                 series.append(chart.Series(encoder + text, points, style, i))
+        told = [(place[str(c.settings.get("views"))], c.beside("published", "probe_accuracy")) for c in mine]
+        theirs: list[tuple[float, float, float | None]] = [(x, v, None) for x, v in told if v is not None]
+        if theirs:
+            series.append(chart.Series(encoder + ", published", theirs, "predicted", i))
     names = [views + (f" ({dimensions[views]})" if views in dimensions else "") for _, views in regimes]
     return names, series, gather.stat(c.stat("pixels_accuracy").mean for c in cells).mean
 

@@ -253,6 +253,8 @@ def decide(
     unsure = [d for d in held.directions if d.status != "held"] if held else []
     deficit = _has_deficit(support)
     parts = []
+    if content_held and not say_content:
+        parts.append("content is held, as above")
     if content_held and say_content:
         parts.append(
             "views of one image all show the same content, so the condition fails for every such pipeline"

@@ -55,7 +55,7 @@ def test_a_run_has_every_row_and_is_repeatable(pictures: Path, runs: list[record
         assert (result["n_train"], result["n_test"], result["steps"]) == (40, 20, 4)
         records.jsonable(record.model_dump())
     again, arrays = cifar10.run(settings(pictures, "mlp"))
-    for key in ("probe_accuracy", "knn_accuracy", "loss", "retrieval", "gain_interval"):
+    for key in ("probe_accuracy", "knn_accuracy", "training_loss", "retrieval", "gain_interval"):
         assert again.result[key] == runs[1].result[key]
     assert arrays["correct_trained"].mean() == again.result["probe_accuracy"]
 
@@ -164,6 +164,10 @@ def test_sentences_say_holds_narrows_or_cannot_be_told() -> None:
     assert "no interaction can be told from noise" in said["all-without-crop"]
     assert "does not hold here; the gap narrows" in verdicts(FIGURE)["crop"]
     assert all("not judged" in text for text in verdicts(FIGURE, below=("mlp",)).values())
+    assert "holds in 3 of 4 changes" in cifar10.table(invented(wider))["sentences"][-2]
+    assert "is not said" in cifar10.table(invented(FIGURE, below=("resnet18",)))["sentences"][-2]
+    text = cifar10.table(invented(FIGURE))["sentences"][-1]
+    assert "figure +14, -6, +2; logged runs +13.1, -2.7, +2.5" in text
     assert "± 0.0 (sd)" in verdicts(FIGURE, seeds=3)["crop"]
 
 

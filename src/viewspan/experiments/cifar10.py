@@ -33,7 +33,7 @@ TITLES = {
 }
 MEASURED = (
     "probe_accuracy", "knn_accuracy", "untrained_accuracy", "untrained_knn_accuracy", "pixels_accuracy",
-    "pixels_knn_accuracy", "gain", "retrieval", "untrained_retrieval", "loss", "images_per_second",
+    "pixels_knn_accuracy", "gain", "retrieval", "untrained_retrieval", "training_loss", "images_per_second",
 )  # fmt: skip
 BY = ("encoder", "views", "profile", "n_train", "epochs")
 
@@ -153,7 +153,7 @@ def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]
         "under_published_probe": probed.pop("published"),
         "published": published(s.encoder, s.views),
         "steps": trained.steps,
-        "loss": trained.loss,
+        "training_loss": trained.loss,
         "m": trained.m,
         "no_signal": trained.no_signal,
         "images_per_second": trained.images_per_second,
@@ -227,7 +227,7 @@ def table(runs: list[records.Record]) -> dict[str, Any]:
         "title": TITLES["quick" if quick else "paper"],
         "cells": lines,
         "interaction": found,
-        "sentences": [_above(lines), *interaction.sentences(found, lines)] if lines else [],
+        "sentences": [_above(lines), *interaction.sentences(found)] if lines else [],
         "notes": _notes(lines),
     }
 

@@ -135,6 +135,8 @@ def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]
     s = Settings.model_validate(settings)
     start = time.perf_counter()
     train_set, test_set = data(s.data, s.n_train, s.n_test)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     trained = train(s, train_set)
     pipeline = images.views.resolve(s.views, order=s.order)
     with runtime.threads(s.threads):
@@ -199,7 +201,7 @@ def data(source: str, n_train: int | None, n_test: int | None) -> tuple[images.I
 
 
 def _peak_memory() -> float | None:
-    """Largest accelerator memory in use so far, GiB; None on a CPU."""
+    """Largest accelerator memory in use during a cell, GiB; None on a CPU."""
     return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
 
 

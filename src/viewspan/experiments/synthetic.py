@@ -301,6 +301,7 @@ def measure(f: nn.Module, g: nn.Module, law: pairs.PairLaw, s: Settings) -> dict
         "m": loss.m,
         "above_floor": loss.loss_minus_log_m - floor if rho == 0 else None,
         "predicted": predicted(on_law, s, loss.m),
+        "orthogonal_loss": isometry_loss(on_law, s),
         "diagnosis": found.kind,
         "evidence": found.evidence,
         "sentence": found.sentence,
@@ -335,6 +336,14 @@ def predicted(law: pairs.PairLaw, s: Settings, m: int) -> dict[str, float | None
     if s.pairs == "violated" and s.loss == "corrected" and p.orthogonal_is_minimiser:
         return {"loss_minus_log_m": p.loss_minus_log_m("orthogonal", m=m), "r2": None, "ape": None}
     return None
+
+
+def isometry_loss(law: pairs.PairLaw, s: Settings) -> float | None:
+    """L∞ of an isometry under the run's law and loss; None where there is no closed form."""
+    try:
+        return theory.predict(law, temperature=s.temperature, rho=share_on_fibre(s)).orthogonal_loss
+    except (ValueError, TypeError):
+        return None
 
 
 def aggregate(runs: list[records.Record], by: tuple[str, ...]) -> list[dict[str, Any]]:

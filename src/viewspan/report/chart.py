@@ -114,14 +114,17 @@ def lines(
         _axes([(px(x), named(x)) for x in x_ticks if low <= x <= high], [(py(y), tick(y)) for y in y_ticks])
     ]
     body.append(_labels(x_label, y_label))
-    for name, y in references:
-        body.append(
-            Markup(
-                '<path class="reference" d="M{} {y}H{}"/><text class="small" x="{}" y="{t}">{}</text>'
-            ).format(LEFT, WIDTH - RIGHT, LEFT + 6, name, y=f"{py(y):.1f}", t=f"{py(y) - 4:.1f}")
-        )
+    rules = [(name, y, py(y)) for name, y in references]
+    body += [
+        Markup('<path class="reference" d="M{} {:.1f}H{}"/>').format(LEFT, at, WIDTH - RIGHT)
+        for _, _, at in rules
+    ]
     behind = ("published", "predicted", "curve", "measured")
     body += [_drawn(s, px, py) for s in sorted(series, key=lambda s: behind.index(s.style))]
+    for i, (name, _, at) in enumerate(rules):  # above the curves, at either end in turn
+        x, anchor = (LEFT + 6, "start") if i % 2 == 0 else (WIDTH - RIGHT - 4, "end")
+        text = Markup('<text class="small" x="{}" y="{:.1f}" text-anchor="{}">{}</text>')
+        body.append(text.format(x, at - 4, anchor, name))
     svg = frame(body, title)
     legend = [(s.label, sample(s)) for s in series]
     header, rows = _values(series, x_label, references)

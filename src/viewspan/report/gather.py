@@ -16,6 +16,7 @@ PRIMARY = (
     "process", "data", "views", "pairs", "loss", "encoder", "convention", "rho", "n_fixed", "share", "dose", "sigma",
     "beta", "weight", "dim", "temperature", "protocol",
 )  # fmt: skip
+OF_LOSS = ("rho", "beta", "weight")  # told by the loss's name where they are a function of it
 ALWAYS = ("process", "encoder")
 MINUS = "\u2212"
 ABSENT = "\u2013"
@@ -59,7 +60,8 @@ class Cell:
         for _, record in self.runs:
             value = record.result.get(key)
             if isinstance(value, str):
-                found[value] = found.get(value, 0) + 1
+                text = value.replace("_", " ") if len(value) < 40 else value
+                found[text] = found.get(text, 0) + 1
         return found
 
 
@@ -116,10 +118,19 @@ def columns(cells: Sequence[Cell]) -> list[str]:
         return len({frozen(cell.settings.get(key)) for cell in cells}) > 1
 
     found = [k for k in PRIMARY if k in keys and (varies(k) or k in ALWAYS)]
+    found = [k for k in found if k not in OF_LOSS or not follows(cells, k, "loss")]
     labels = {tuple(frozen(cell.settings.get(k)) for k in found) for cell in cells}
     if len(labels) < len(cells):
         found += [k for k in keys if k not in PRIMARY and varies(k)]
     return found
+
+
+def follows(cells: Sequence[Cell], key: str, other: str) -> bool:
+    """Whether one setting is a function of another, so that it tells nothing more."""
+    held: dict[str, set[str]] = {}
+    for cell in cells:
+        held.setdefault(frozen(cell.settings.get(other)), set()).add(frozen(cell.settings.get(key)))
+    return all(len(values) == 1 for values in held.values())
 
 
 def label(cell: Cell, keys: Sequence[str]) -> str:

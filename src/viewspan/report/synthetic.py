@@ -106,7 +106,7 @@ def in_order(name: str, cells: Sequence[Cell]) -> list[Cell]:
     """Cells by their settings, those along an experiment's axis last."""
     keys = gather.columns(cells)
     axes = [k for k, _ in AXES.get(name, ()) if k in keys]
-    order = [k for k in keys if k not in axes and not any(_follows(cells, k, a) for a in axes)] + axes
+    order = [k for k in keys if k not in axes and not any(gather.follows(cells, k, a) for a in axes)] + axes
     return sorted(cells, key=lambda cell: [_sortable(cell.settings.get(k)) for k in order])
 
 
@@ -247,7 +247,7 @@ def series(
     if name == "dose":  # two doses in one experiment: each drawn where the other is zero
         other = "share" if key == "sigma" else "sigma"
         cells = [c for c in cells if not gather.number(c.settings.get(other))]
-    others = [k for k in keys if k != key and not _follows(cells, k, key)]
+    others = [k for k in keys if k != key and not gather.follows(cells, k, key)]
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(gather.label(cell, others) or "measured", []).append(cell)
@@ -272,16 +272,6 @@ def series(
                     chart.Series(what if label == "measured" else f"{label}, {what}", theirs, what, i)
                 )
     return found
-
-
-def _follows(cells: Sequence[Cell], key: str, axis: str) -> bool:
-    """Whether a setting is a function of the axis (the loss's name at the ends of ρ), so that it splits no curve."""
-    held: dict[str, set[str]] = {}
-    for cell in cells:
-        held.setdefault(gather.frozen(cell.settings.get(axis)), set()).add(
-            gather.frozen(cell.settings.get(key))
-        )
-    return all(len(values) == 1 for values in held.values())
 
 
 def _comparisons(cells: Sequence[Cell], keys: Sequence[str]) -> list[chart.Figure]:
@@ -377,7 +367,8 @@ def _references(cells: Sequence[Cell]) -> list[tuple[str, float]]:
                 floors.add(round(loss - above, 4))
             isometry = gather.number(record.result.get("orthogonal_loss"))
             if isometry is not None:
-                isometries.add((str(cell.settings.get("pairs", "")), round(isometry, 4)))
+                of = ", ".join(str(cell.settings[k]) for k in ("pairs", "loss") if k in cell.settings)
+                isometries.add((of, round(isometry, 4)))
     found = [("floor of the standard loss", floors.pop())] if len(floors) == 1 else []
     if len({name for name, _ in isometries}) == len(isometries) <= 3:
         found += [(f"isometry, {name}", value) for name, value in sorted(isometries)]

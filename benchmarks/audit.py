@@ -69,13 +69,13 @@ def main() -> None:
         "--loop-share", type=float, default=0.25, help="share of the anchors the loop is timed on"
     )
     parser.add_argument(
-        "--memory", action="store_true", help="2,000 images of 256 x 256, 8 views: peak memory only"
+        "--memory", action="store_true", help="2,000 images of 256 x 256 instead: peak memory only"
     )
     given = parser.parse_args()
     rng = np.random.default_rng(0)
     if given.memory:
         batch = torch.from_numpy(rng.integers(0, 256, (2000, 3, 256, 256), dtype=np.uint8))
-        seconds = audit(batch, 8)
+        seconds = audit(batch, given.views)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"peak memory {peak:.2f} GiB in {seconds:.0f} s")
         print(json.dumps({"peak_gib": peak, "seconds": seconds}))

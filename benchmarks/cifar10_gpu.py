@@ -27,7 +27,8 @@ def settings(given: argparse.Namespace, encoder: str, views: str, **changes: Any
     base = {
         "data": given.data, "encoder": encoder, "views": views, "device": given.device, "precision": given.precision,
         "threads": runtime.cores(), "seed": 0, "profile": "paper", "batch_size": given.batch_size,
-        "published_epochs": given.probe_epochs, "n_train": given.n_train, "n_test": given.n_test,
+        "published_epochs": given.probe_epochs, "k": min(200, given.n_train or 200),
+        "n_train": given.n_train, "n_test": given.n_test,
     }  # fmt: skip
     return cifar10.complete(base | changes)
 

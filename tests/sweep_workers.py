@@ -68,8 +68,11 @@ def cells(count: int, **more: Any) -> list[sweep.Cell]:
 
 
 def main() -> None:
-    """`python sweep_workers.py FOLDER JOBS COUNT SECONDS`: one sweep, as one of several processes."""
+    """`python sweep_workers.py FOLDER JOBS COUNT SECONDS PARTIES`: one sweep, begun when all parties are there."""
     folder, jobs, count, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    Path(f"{folder}.ready{os.getpid()}").touch()
+    while len(list(Path(folder).parent.glob(f"{Path(folder).name}.ready*"))) < int(sys.argv[5]):
+        time.sleep(0.01)
     result = sweep.run(cells(count, seconds=seconds), walk, records.Store(folder), jobs=jobs)
     print(json.dumps({"ran": result.ran, "reused": result.reused, "records": len(result.records)}))
 

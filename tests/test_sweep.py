@@ -44,7 +44,7 @@ def content(folder: Path) -> list[tuple[dict, dict, dict, dict]]:
     ]
 
 
-def start(folder: Path, jobs: int, count: int, seconds: float) -> subprocess.Popen[str]:
+def start(folder: Path, jobs: int, count: int, seconds: float, parties: int = 1) -> subprocess.Popen[str]:
     arguments = [
         sys.executable,
         str(HERE / "sweep_workers.py"),
@@ -52,6 +52,7 @@ def start(folder: Path, jobs: int, count: int, seconds: float) -> subprocess.Pop
         str(jobs),
         str(count),
         str(seconds),
+        str(parties),
     ]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -130,7 +131,7 @@ def test_a_killed_worker_is_replaced_and_its_cell_run_again(tmp_path: Path) -> N
 
 
 def test_two_sweeps_on_one_folder_run_each_cell_once(tmp_path: Path) -> None:
-    both = [start(tmp_path / "runs", jobs=jobs, count=12, seconds=0.1) for jobs in (1, 2)]
+    both = [start(tmp_path / "runs", jobs=jobs, count=12, seconds=0.1, parties=2) for jobs in (1, 2)]
     ended = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], ended
     counts = [json.loads(out) for out, _ in ended]

@@ -120,28 +120,36 @@ def held_directions(
     if df_noise:
         limit = limit + nu * _DETECT * math.sqrt(2 / df_noise)
     limit = limit + _ROUNDING
-    known = name != "unknown"
-    found = []
-    for j in range(rank):
-        exact = shares[j] <= limit[j] and (known or raw[j] <= _ROUNDING * everything[j])
-        if not exact and (known or shares[j] > threshold):
-            continue
-        if exact and limit[j] > 0.5:
-            continue  # the floor hides everything: nothing can be claimed
-        found.append(
-            HeldDirection(
-                status="held" if exact else "held or below sigma",
-                share=float(max(shares[j], 0.0)),
-                sigma=float(math.sqrt(max(raw[j], 0.0) / everything[j])),
-                vector=_unit(w[:, j] / np.where(scale > 0, scale, 1.0)),
-                correlations=_correlations(w[:, j], total, everything[j]),
-            )
+    found = [
+        HeldDirection(
+            status="held" if exact else "held or below sigma",
+            share=float(max(shares[j], 0.0)),
+            sigma=float(math.sqrt(max(raw[j], 0.0) / everything[j])),
+            vector=_unit(w[:, j] / np.where(scale > 0, scale, 1.0)),
+            correlations=_correlations(w[:, j], total, everything[j]),
         )
-    detectable = float(np.median(limit if not found else limit[: len(found)])) if known else threshold
+        for j, exact in _held(shares, limit, raw / everything, known=name != "unknown", threshold=threshold)
+    ]
+    detectable = (
+        float(np.median(limit if not found else limit[: len(found)])) if name != "unknown" else threshold
+    )
     return HeldDirections(
         directions=tuple(found), shares=tuple(float(s) for s in shares), floor=name, detectable=detectable,
         rank=rank, sentence=_sentence(found, rank, name, detectable),
     )  # fmt: skip
+
+
+def _held(
+    shares: Floats, limit: Floats, raw: Floats, *, known: bool, threshold: float
+) -> list[tuple[int, bool]]:
+    """Directions that are held, and whether that is sure: within the floor's limit, or not moving at all."""
+    found = []
+    for j, share in enumerate(shares):
+        exact = bool(share <= limit[j] and (known or raw[j] <= _ROUNDING))
+        hidden = exact and limit[j] > 0.5  # the floor hides everything: nothing can be claimed
+        if not hidden and (exact or (not known and share <= threshold)):
+            found.append((j, exact))
+    return found
 
 
 def _floor(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from viewspan import checks
+from viewspan.auditing import files
 from viewspan.checks import ViewspanWarning
 
 Floats = npt.NDArray[np.float64]
@@ -94,7 +95,7 @@ def read(
     """
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
-    columns = _read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else _read_table(path)
+    columns = files.read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else files.read_table(path)
     if lag is not None:
         return lagged(columns, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad, where=str(path))
     if session is not None:
@@ -195,7 +196,7 @@ def from_columns(
         )
     factors = {}
     for name in names:
-        a, b = (_column(columns[name + s], name + s, where) for s in (first, second))
+        a, b = (files.column(columns[name + s], name + s, where) for s in (first, second))
         if (a.dtype.kind == "f") != (b.dtype.kind == "f"):
             a, b = a.astype(str), b.astype(str)
         factors[name] = np.stack([a, b], axis=1)
@@ -262,74 +263,6 @@ def lagged(
     return paired
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"views": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError, KeyError) as error:
-        raise ValueError(f"{path} is not a readable NumPy file ({error})") from None
-    except Exception as error:  # zipfile's own errors: a truncated or fake .npz
-        raise ValueError(f"{path} is not a readable NumPy file ({type(error).__name__}: {error})") from None
-
-
-def _read_table(path: Path) -> dict[str, Array]:
-    import pandas
-
-    try:
-        if path.suffix.lower() == ".parquet":
-            frame = pandas.read_parquet(path)
-        else:
-            frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start})"
-        ) from None
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} is not a readable table ({error})") from None
-    if not len(frame):
-        raise ValueError(f"{path} has no rows")
-    repeated = frame.columns[frame.columns.duplicated()]
-    if len(repeated):
-        raise ValueError(f"{path} has two columns named {repeated[0]}")
-    return {str(name): frame[name].to_numpy() for name in frame.columns}
-
-
-def _column(values: Array, name: str, where: str) -> Array:
-    """Numbers as float64, everything else as text with None for missing; mixtures are named."""
-    if values.dtype.kind in "fiu":
-        return values.astype(np.float64)
-    if values.dtype.kind == "b":
-        return values.astype(str).astype(object)
-    text = np.array([None if _missing(v) else str(v) for v in values], dtype=object)
-    present = [v for v in text if v is not None]
-    numeric = [_is_number(v) for v in present]
-    if numeric and all(numeric):
-        return np.array([np.nan if v is None else float(v) for v in text])
-    if sum(numeric) > len(numeric) / 2:
-        row = next(i for i, v in enumerate(text) if v is not None and not _is_number(v))
-        raise ValueError(f"{where}: column {name} row {row} is not a number: {text[row]!r}")
-    return text
-
-
-def _missing(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float) and np.isnan(value))
-        or str(value) in ("", "nan", "<NA>", "NaT")
-    )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _views(x: Array, where: str) -> Floats:
     if x.dtype.kind not in "fiub":
         raise TypeError(f"{where}: views must be numbers, got dtype {x.dtype}")
@@ -379,7 +312,7 @@ def _take_cluster(paired: Paired, labels: Mapping[str, Array], cluster: str | No
         if cluster not in labels:
             raise ValueError(f"{where}: no column {cluster} for cluster; found {', '.join(labels) or 'none'}")
         column = np.asarray(labels[cluster])
-        missing = [i for i, v in enumerate(column) if _missing(v)]
+        missing = [i for i, v in enumerate(column) if files.missing(v)]
         if missing:
             raise ValueError(f"{where}: column {cluster} row {missing[0]} is missing")
         paired.clusters, paired.cluster = column.astype(str), cluster
@@ -408,7 +341,7 @@ def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> None:
         if values.dtype.kind in "fc":
             missing = ~np.isfinite(values).reshape(n, -1).all(axis=1)
         elif values.dtype.kind == "O":
-            missing = np.array([any(_missing(v) for v in row) for row in values])
+            missing = np.array([any(files.missing(v) for v in row) for row in values])
         else:
             continue
         for i in np.flatnonzero(missing & ~bad):

@@ -146,7 +146,7 @@ def cifar(folder: Path) -> Iterator[Line]:
         images.views.resolve("all-without-crop"),
         every,
     ]
-    first = vs.audit(data, views=pipelines, sampling=Sampling(support_anchors=20, operation_anchors=0))
+    first = vs.audit(data, views=pipelines, sampling=Sampling(support_anchors=40, operation_anchors=0))
     audits = dict(zip(("crop", "jitter", "all-without-crop", "all"), [first, *first.others]))
     for name, right, within in (
         ("crop", 4, 0.5),

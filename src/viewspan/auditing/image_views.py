@@ -40,8 +40,8 @@ class Sampling:
 
     n_anchors: int = 300
     n_views: int = 16
-    support_anchors: int = 10
-    support_views: int = 500
+    support_anchors: int = 20
+    support_views: int = 250
     operation_anchors: int = 100
     operation_views: int = 8
     resamples: int = 1000

@@ -61,7 +61,7 @@ def audit(
     support_anchors: Annotated[int, Parameter(help="Images for the support dimension; 0 skips it.")] = 10,
     support_views: Annotated[
         int, Parameter(help="Views of each of them; fewer than 200 give no dimension.")
-    ] = 500,
+    ] = 250,
     operation_anchors: Annotated[
         int, Parameter(help="Images for the operation-by-factor matrix; 0 skips it.")
     ] = 100,

@@ -58,7 +58,7 @@ def audit(
     order: Annotated[str, Parameter(help="Order of a pipeline's operations: fixed or random.")] = "fixed",
     n_anchors: Annotated[int, Parameter(help="Images for the factors.")] = 300,
     n_views: Annotated[int, Parameter(help="Views of each of them.")] = 16,
-    support_anchors: Annotated[int, Parameter(help="Images for the support dimension; 0 skips it.")] = 10,
+    support_anchors: Annotated[int, Parameter(help="Images for the support dimension; 0 skips it.")] = 20,
     support_views: Annotated[
         int, Parameter(help="Views of each of them; fewer than 200 give no dimension.")
     ] = 250,

@@ -26,7 +26,7 @@ PROBE_SHARE = 0.35  # of a run's time, for the two probes and the untrained and 
 def settings(given: argparse.Namespace, encoder: str, views: str, **changes: Any) -> dict[str, Any]:
     base = {
         "data": given.data, "encoder": encoder, "views": views, "device": given.device, "precision": given.precision,
-        "threads": runtime.cores(), "seed": 0, "profile": "paper", "batch_size": given.batch_size,
+        "threads": given.threads, "seed": 0, "profile": "paper", "batch_size": given.batch_size,
         "published_epochs": given.probe_epochs, "k": min(200, given.n_train or 200),
         "n_train": given.n_train, "n_test": given.n_test,
     }  # fmt: skip
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.5, help="of all runs together")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--threads", type=int, default=runtime.cores())
     parser.add_argument("--batch-size", type=int, default=2000)
     parser.add_argument(
         "--probe-epochs", type=int, default=10, help="of the published kind of probe (there: 100)"

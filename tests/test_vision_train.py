@@ -328,7 +328,14 @@ def test_two_processes_have_the_loss_and_the_weights_of_one(
     held = some(15)
     np.savez(tmp_path / "data.npz", images=held.images.numpy())
     alone = vision.train(
-        held, encoder=own_encoder.tiny, views="all", epochs=2, batch_size=6, seed=0, device="cpu"
+        held,
+        encoder=own_encoder.tiny,
+        views="all",
+        epochs=2,
+        batch_size=6,
+        seed=0,
+        weight_decay=0.1,
+        device="cpu",
     )
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0",

@@ -105,7 +105,7 @@ class Loop:
             raise ValueError("encoder must have weights that can be trained, got none")
         self.optimiser = torch.optim.Adam(weights, lr=plan.lr, weight_decay=plan.weight_decay)
         self.step, self.m, self.seconds, self.images = 0, 0, 0.0, 0
-        self.epoch_losses: list[float] = []
+        self.epoch_losses: list[list[float]] = []  # of each step: the loss, and it less the step's own log M
         self.recent: list[float] = []
         self.history: dict[str, list[float | None]] = {
             k: [] for k in ("epoch", "loss", "loss_minus_log_m", "images_per_second")
@@ -185,7 +185,7 @@ class Loop:
         self.step += 1
         self.images += len(batch)
         self.m = max(self.m, parts.m)
-        self.epoch_losses.append(value)
+        self.epoch_losses.append([value, value - math.log(parts.m)])
         self.recent = [*self.recent, value - math.log(parts.m + 1)][-WINDOW:]
         return value
 
@@ -214,8 +214,7 @@ class Loop:
         speed = self.images / self.seconds
         scalars("loss", value, self.step)
         if self.step % len(self.slices) == 0:
-            mean = statistics.fmean(self.epoch_losses)
-            row = (float(epoch), mean, mean - math.log(self.m), speed)
+            row = (float(epoch), *map(statistics.fmean, zip(*self.epoch_losses)), speed)
             for series, number in zip(self.history.values(), row):
                 series.append(number)
             scalars("images_per_second", speed, self.step)

@@ -411,6 +411,17 @@ def test_rows_must_have_length_one_if_they_are_not_normalised():
 # --- negatives given by the caller
 
 
+def test_unit_rows_in_half_precision_have_length_one_up_to_its_rounding():
+    x = points(50, 7).bfloat16()
+    assert float((x.float().norm(dim=1) - 1).abs().max()) > 1e-3
+    assert torch.isfinite(NTXent(0.5, normalize=False)(x, x))
+
+
+def test_rows_too_long_for_their_dtype_are_named_as_such():
+    with pytest.raises(ValueError, match="view1 row 0 is too long: its squares overflow"):
+        NTXent(0.5)(E, 1e30 * E)
+
+
 def test_shared_negatives_are_per_anchor_negatives_repeated():
     a, p, negatives = points(7, 3, 1), points(7, 3, 2), points(11, 3, 3)
     loss = InfoNCE(0.2)

@@ -331,3 +331,69 @@ def test_metric_laws(n, d, seed):
         assert 0 <= match.value <= 1
         columns = torch.randperm(d + 1, generator=torch.Generator().manual_seed(seed))
         assert mean_correlation_coefficient(z, -h[:, columns]).value == pytest.approx(match.value, abs=1e-10)
+
+
+# --- unusual but legal numbers
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size_z", [1e-200, 1.0, 1e200])
+@pytest.mark.parametrize("size_h", [1e-200, 1.0, 1e200])
+def test_the_size_of_the_numbers_does_not_matter(size_z, size_h):
+    z, h = latents(60, 3), normal(60, 3) + latents(60, 3)
+    want, match = r2(z, h), mean_correlation_coefficient(z, h).value
+    got = r2(z * size_z, h * size_h)
+    assert got.value == pytest.approx(want.value, abs=1e-9)
+    assert got.pooled == pytest.approx(want.pooled, abs=1e-9)
+    assert mean_correlation_coefficient(z * size_z, h * size_h).value == pytest.approx(match, abs=1e-9)
+
+
+def test_pooled_weighs_coordinates_by_their_spread():
+    z = latents(60, 2) * torch.tensor([1.0, 10.0])
+    h = z[:, :1] + 0.1 * normal(60, 1)
+    got = r2(z, h)
+    design = np.hstack([np.ones((30, 1)), h[:30].numpy()])
+    fitted = np.hstack([np.ones((30, 1)), h[30:].numpy()]) @ np.linalg.lstsq(design, z[:30].numpy())[0]
+    left = z[30:].numpy()
+    want = 1 - ((left - fitted) ** 2).sum() / ((left - left.mean(0)) ** 2).sum()
+    assert got.pooled == pytest.approx(want, abs=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[::-1],
+        lambda x: np.asfortranarray(x),
+        lambda x: x.astype(">f8"),
+        lambda x: x.astype(object),
+        lambda x: np.broadcast_to(x, x.shape),
+    ],
+    ids=["reversed", "columns first", "other byte order", "objects", "read-only"],
+)
+def test_arrays_of_any_layout_are_read(change):
+    z = latents(60, 3).numpy()
+    got = score(change(z), -change(z))
+    assert (got.r2, got.mcc, got.ape) == pytest.approx((1.0, 1.0, 0.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("values", [[["a"]] * 9, np.full((9, 2), None), np.ones((9, 2)) * 1j])
+def test_what_is_no_number_is_refused(values):
+    with pytest.raises(TypeError, match=r"z must be a tensor or an array of real numbers"):
+        r2(values, np.ones((9, 2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_embeddings_are_read(dtype):
+    z = latents(200, 3)
+    assert angle_preservation_error(z, (-z).to(dtype)) < 1e-2
+    assert angle_preservation_error(z.numpy(), z.numpy().astype(np.float16)) < 1e-3
+
+
+def test_a_coordinate_that_varies_by_rounding_alone_is_constant():
+    z = latents(200, 3).float()
+    noise = 0.7071067 * (1 + 3e-8 * normal(200, 1).float())
+    assert len(noise.unique()) > 1
+    got = r2(torch.cat([z, noise], 1), z)
+    assert got.undefined == {"coordinate 3": "constant, not scored"}
+    assert got.value == pytest.approx(1)

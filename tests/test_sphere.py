@@ -334,3 +334,24 @@ def test_entropy_is_minus_the_mean_log_prob(dim, kappa, rng):
 def test_area_of_small_spheres():
     expected = [2, 2 * math.pi, 4 * math.pi, 2 * math.pi**2]
     np.testing.assert_allclose([math.exp(sphere.log_area(d)) for d in (1, 2, 3, 4)], expected)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 10])
+def test_log_prob_has_the_derivative_of_its_concentration(dim):
+    """d log p/dκ = ⟨x, µ⟩ − A(κ)."""
+    kappa = torch.tensor([0.3, 5.0], dtype=torch.float64, requires_grad=True)
+    x, mean = (axis(dim, 2, torch.float64), axis(dim, 2, torch.float64))
+    x = torch.where(torch.arange(dim) == dim - 1, 1.0, torch.zeros_like(x))
+    (got,) = torch.autograd.grad(sphere.log_prob(x, mean, kappa).sum(), kappa)
+    want = (x * mean).sum(1).numpy() - sphere.mean_cosine(dim, kappa.detach().numpy())
+    np.testing.assert_allclose(got.numpy(), want, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_largest_numbers_do_not_overflow():
+    assert sphere.log_phi_scaled(3, 1e308) == pytest.approx(-math.log(2) - 308 * math.log(10))
+
+
+def test_a_bad_concentration_among_many_is_named(rng):
+    with pytest.raises(ValueError, match="nan in row 1"):
+        sphere.von_mises_fisher(axis(2, 3), torch.tensor([1.0, math.nan, 1.0]), generator=rng)

@@ -21,7 +21,7 @@ from viewspan import checks
 Floats = npt.NDArray[np.float64]
 Rows = Tensor | npt.NDArray[Any]  # numbers of any real dtype
 
-_CONSTANT = 1e-10  # a column whose spread is below this share of its size does not vary
+_CONSTANT = 1e-10  # a column whose spread is below this share of its size, or below rounding, does not vary
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,8 @@ def r2(z: Rows, h: Rows, *, n_fit: int | None = None, generator: torch.Generator
         1.0
     """
     a, b = _paired(z, h)
+    constant, still = _constant(a, z), _constant(b, h)
+    (a, size), (b, _) = _shrunk(a), _shrunk(b)
     n, k = b.shape
     n_fit = checks.integer("n_fit", n // 2 if n_fit is None else n_fit, low=1, high=n)
     if n_fit < k + 2 or n - n_fit < 2:
@@ -119,12 +121,12 @@ def r2(z: Rows, h: Rows, *, n_fit: int | None = None, generator: torch.Generator
     if generator is not None:
         order = torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
         a, b = a[order], b[order]
-    design = np.hstack([np.ones((n, 1)), (b - b[:n_fit].mean(0)) / _scale(b[:n_fit])])
+    design = np.hstack([np.ones((n, 1)), (b - b[:n_fit].mean(0)) / _scale(b[:n_fit], still)])
     weights = np.linalg.lstsq(design[:n_fit], a[:n_fit], rcond=1e-8)[0]
     scored = a[n_fit:]
     residual = ((scored - design[n_fit:] @ weights) ** 2).sum(0)
     total = ((scored - scored.mean(0)) ** 2).sum(0)
-    constant = _constant(a) | _constant(scored)
+    constant = constant | _constant(scored, z)
     values = [
         None if c else float(1 - s / t) for c, s, t in zip(constant, residual, np.where(constant, 1, total))
     ]
@@ -132,7 +134,10 @@ def r2(z: Rows, h: Rows, *, n_fit: int | None = None, generator: torch.Generator
     kept = [v for v in values if v is not None]
     if not kept:
         undefined["r2"] = "no coordinate of z varies"
-    pooled = float(1 - residual[~constant].sum() / total[~constant].sum()) if kept else None
+    share = (size / size[~constant].max()) ** 2 if kept else size
+    pooled = (
+        float(1 - (share * residual)[~constant].sum() / (share * total)[~constant].sum()) if kept else None
+    )
     value = float(np.mean(kept)) if kept else None
     return R2(value, tuple(values), pooled, undefined, n_fit, n - n_fit)
 
@@ -164,7 +169,8 @@ def mean_correlation_coefficient(
         raise ValueError(
             f"z must have at least {max(d + k, 3)} rows for {d} latents and {k} embedding dimensions, got {n}"
         )
-    still_z, still_h = _constant(a), _constant(b)
+    still_z, still_h = _constant(a, z), _constant(b, h)
+    (a, _), (b, _) = _shrunk(a), _shrunk(b)
     for j in np.flatnonzero(still_h):
         warnings.warn(
             f"embedding dimension {j} is constant: its correlation counts as 0", checks.ViewspanWarning, 2
@@ -223,7 +229,10 @@ def angle_preservation_error(z: Rows, h: Rows, *, block: int = 2048) -> float:
     """
     checks.integer("block", block, low=1)
     a, b = _paired(z, h)
-    a, b = (checks.unit_rows(name, torch.from_numpy(x)).numpy() for name, x in (("z", a), ("h", b)))
+    a, b = (
+        checks.unit_rows(name, torch.from_numpy(rows).to(_half(x) or torch.float64)).double().numpy()
+        for name, x, rows in (("z", z, a), ("h", h, b))
+    )
     n = len(a)
     total = 0.0
     for i in range(0, n, block):
@@ -275,20 +284,50 @@ def _paired(z: Rows, h: Rows) -> tuple[Floats, Floats]:
 
 def _double(name: str, x: Rows) -> Tensor:
     """Checked rows in double precision on the CPU, detached."""
+    if isinstance(x, Tensor):
+        x = x.detach().cpu()
+        return checks.rows(name, x if x.is_complex() else x.double(), min_rows=2)
     try:
-        x = torch.as_tensor(x).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be a tensor or an array of numbers, got {type(x).__name__}") from None
-    return checks.rows(name, x if x.is_complex() else x.double(), min_rows=2)
+        values = np.asarray(x)
+        missing = values.dtype == object and any(v is None for v in values.flat)
+        if values.dtype.kind not in "biufO" or missing:
+            raise TypeError
+        values = np.array(values, dtype=np.float64, order="C")
+    except (TypeError, ValueError):
+        kind = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name} must be a tensor or an array of real numbers, got {kind}") from None
+    return checks.rows(name, torch.from_numpy(values), min_rows=2)
 
 
-def _constant(x: Floats) -> npt.NDArray[np.bool_]:
-    return np.ptp(x, axis=0) <= _CONSTANT * np.abs(x).max(0)
+def _precision(x: Rows) -> float:
+    """Rounding of the numbers as they were given."""
+    if isinstance(x, Tensor):
+        return torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
+    dtype = np.asarray(x).dtype
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
 
 
-def _scale(x: Floats) -> Floats:
+def _half(x: Rows) -> torch.dtype | None:
+    """The half precision x is in, if it is."""
+    if isinstance(x, Tensor):
+        return x.dtype if x.dtype in (torch.float16, torch.bfloat16) else None
+    return torch.float16 if getattr(x, "dtype", None) == np.float16 else None
+
+
+def _constant(x: Floats, given: Rows) -> npt.NDArray[np.bool_]:
+    return np.ptp(x / 2, axis=0) <= max(_CONSTANT, 4 * _precision(given)) / 2 * np.abs(x).max(0)
+
+
+def _shrunk(x: Floats) -> tuple[Floats, Floats]:
+    """Columns divided by their largest size, so that no square overflows or vanishes, and those sizes."""
+    size = np.abs(x).max(0)
+    size = np.where(size > 0, size, 1.0)
+    return x / size, size
+
+
+def _scale(x: Floats, still: npt.NDArray[np.bool_]) -> Floats:
     sd = x.std(0)
-    return np.where(_constant(x), 1.0, np.where(sd > 0, sd, 1.0))
+    return np.where(still | (sd == 0), 1.0, sd)
 
 
 def _standard(x: Floats, still: npt.NDArray[np.bool_]) -> Floats:

@@ -177,7 +177,10 @@ def log_prob(x: Tensor, mean: Tensor, kappa: float | Tensor) -> Tensor:
     k = torch.as_tensor(kappa, dtype=torch.float64)
     if not bool(((k >= 0) & torch.isfinite(k)).all()):
         raise ValueError(f"kappa must be finite and in [0, inf), got {kappa!r}")
-    scaled = torch.from_numpy(np.asarray(_log_phi_scaled(d, k.detach().cpu().numpy())))
+    plain = k.detach().cpu().numpy()
+    scaled = torch.from_numpy(np.asarray(_log_phi_scaled(d, plain))).to(k.device)
+    if k.requires_grad:  # the derivative that numpy hides: d(log Φ − κ)/dκ = A − 1
+        scaled = scaled - torch.from_numpy(np.asarray(_mean_gap(d, plain))).to(k.device) * (k - k.detach())
     gap = (
         (x.double() - mean.double()).square().sum(-1) / 2
         if x.device.type != "mps"
@@ -217,7 +220,9 @@ def _concentrations(kappa: float | Tensor, shape: torch.Size, mu: Tensor) -> Ten
     if k.ndim and k.shape != shape:
         raise ValueError(f"kappa must be a scalar or have shape {tuple(shape)}, got {tuple(k.shape)}")
     if not bool(((k >= 0) & torch.isfinite(k)).all()):
-        value = kappa if k.ndim == 0 else f"{float(k[~((k >= 0) & torch.isfinite(k))][0]):g} in row"
+        bad = ~((k >= 0) & torch.isfinite(k)).reshape(-1)
+        row = int(bad.nonzero()[0, 0])
+        value = kappa if k.ndim == 0 else f"{float(k.reshape(-1)[row]):g} in row {row}"
         raise ValueError(f"kappa must be finite and in [0, inf), got {value}")
     k = k.clamp(max=_CONCENTRATED)
     return k.reshape(-1) if k.ndim else k.expand(len(mu))
@@ -319,9 +324,9 @@ def _log_bessel(order: float, x: Floats) -> Floats:
     near = np.log(special.ive(order, np.where(far, 1.0, x)))
     term, series = np.ones_like(x), np.ones_like(x)
     for k in range(1, 5):
-        term = -term * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k * x)
+        term = -term * ((4 * order**2 - (2 * k - 1) ** 2) / (8 * k)) / x
         series = series + term
-    hankel = np.where(far, np.log(np.where(far, series, 1.0)) - 0.5 * np.log(2 * np.pi * x), 0.0)
+    hankel = np.where(far, np.log(np.where(far, series, 1.0)) - 0.5 * (np.log(2 * np.pi) + np.log(x)), 0.0)
     return np.where(far, hankel, near)
 
 

@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail("interrupted; what had finished is kept", 130)
     except RunFailed as error:
         fail(error, 1)
-    except (ValueError, TypeError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        fail(error, 2)
-    except ModuleNotFoundError as error:
-        fail(f"{error}; the extras that bring it are named in the README (pip install 'viewspan[vision]')", 2)
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(0) from None
+    except (ValueError, TypeError, OSError) as error:
+        fail(error, 2)
+    except ModuleNotFoundError as error:
+        fail(f"{error}; the extras that bring it are named in the README (pip install 'viewspan[vision]')", 2)
     raise SystemExit(result if isinstance(result, int) else 0)

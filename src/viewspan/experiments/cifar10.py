@@ -20,7 +20,7 @@ import torch
 from viewspan import checks, experiments, images, losses, records, runtime, vision
 from viewspan.experiments import interaction
 from viewspan.experiments.cells import Cell
-from viewspan.experiments.interaction import spread
+from viewspan.experiments.summary import spread
 
 NAME = "cifar10"
 ENCODERS = ("resnet18", "vit", "mlp")

@@ -32,6 +32,7 @@ from viewspan import (
     training,
 )
 from viewspan.experiments import lifting
+from viewspan.experiments.summary import spread
 
 ProcessName = Literal["identity", "linear", "spiral", "patches", "invertible_mlp", "monomial"]
 PROCESSES: tuple[str, ...] = get_args(ProcessName)
@@ -370,15 +371,6 @@ def cell(runs: list[records.Record], by: tuple[str, ...]) -> dict[str, Any]:
     line["r2_runs"] = [r.result["r2"] for r in runs]
     line["seconds"] = sum(r.seconds for r in runs)
     return line
-
-
-def spread(values: list[float | None]) -> dict[str, float | None] | None:
-    """Mean, standard deviation and median; None if any value is undefined."""
-    known = [v for v in values if v is not None]
-    if not known or len(known) < len(values):
-        return None
-    sd = float(np.std(known, ddof=1)) if len(known) > 1 else None
-    return {"mean": float(np.mean(known)), "sd": sd, "median": float(np.median(known))}
 
 
 def comparable(loss: float | None, m: int, c: float | None) -> float | None:

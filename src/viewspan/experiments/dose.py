@@ -39,8 +39,6 @@ def cells(
     seeds: int | None = None,
     processes: list[str] | None = None,
     convention: str | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
 ) -> list[Cell]:
     """The runs of a profile: each dose with an MLP and, where the process is linear, with its inverse encoder.
 
@@ -49,7 +47,6 @@ def cells(
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         processes: names of processes.
         convention: law of the held pairs; both if None.
-        device, precision: as in `training.fit`.
     """
     found = []
     for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
@@ -69,8 +66,6 @@ def cells(
                                     "share": dose if kind == "mixture" else 0.0,
                                     "sigma": dose if kind == "jittered" else 0.0,
                                     "seed": seed,
-                                    "device": device,
-                                    "precision": precision,
                                     "profile": profile,
                                     **schedule(profile, encoder),
                                 }

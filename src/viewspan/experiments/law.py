@@ -28,8 +28,6 @@ def cells(
     *,
     seeds: int | None = None,
     processes: list[str] | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
 ) -> list[Cell]:
     """The runs of a profile: both laws, each with the corrected loss alone and with a uniformity term (β = 1).
 
@@ -37,7 +35,6 @@ def cells(
         profile: ``quick`` or ``paper`` (5000 steps, batch 2000).
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         processes: names of processes, all if None.
-        device, precision: as in `training.fit`.
     """
     found = []
     for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
@@ -47,7 +44,7 @@ def cells(
                     s = synthetic.Settings.model_validate({
                         "process": process, "pairs": "violated", "convention": convention, "loss": loss,
                         "rho": 1.0 if loss == "corrected" else 0.0,
-                        "seed": seed, "device": device, "precision": precision, "profile": profile,
+                        "seed": seed, "profile": profile,
                         **schedule(profile, loss),
                     })  # fmt: skip
                     found.append(Cell(NAME, s.model_dump(mode="json")))

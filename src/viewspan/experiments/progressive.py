@@ -29,8 +29,6 @@ def cells(
     seeds: int | None = None,
     processes: list[str] | None = None,
     convention: str = "subsphere",
-    device: str = "cpu",
-    precision: str = "float32",
 ) -> list[Cell]:
     """The runs of a profile: the standard loss and an MLP at each number of held latents.
 
@@ -39,7 +37,6 @@ def cells(
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         processes: ``linear`` (R¹⁰ → R⁷⁰), ``monomial`` (powers 1 to 7) or both.
         convention: ``subsphere``, what was published, or ``ambient``.
-        device, precision: as in `training.fit`.
     """
     found = []
     for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
@@ -48,7 +45,7 @@ def cells(
                 s = synthetic.Settings.model_validate({
                     "process": process, "dim": DIM, "n_fixed": n_fixed, "convention": convention, "loss": "standard",
                     "pairs": "violated" if n_fixed else "holds",
-                    "hidden": HIDDEN[profile], "seed": seed, "device": device, "precision": precision, "profile": profile,
+                    "hidden": HIDDEN[profile], "seed": seed, "profile": profile,
                     **schedule(profile, n_fixed),
                 })  # fmt: skip
                 found.append(Cell(NAME, s.model_dump(mode="json")))

@@ -30,8 +30,6 @@ def cells(
     seeds: int | None = None,
     processes: list[str] | None = None,
     convention: str = "subsphere",
-    device: str = "cpu",
-    precision: str = "float32",
 ) -> list[Cell]:
     """The runs of a profile: each process with an MLP and with its inverse encoder, at eleven ρ.
 
@@ -40,7 +38,6 @@ def cells(
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         processes: names of processes.
         convention: ``subsphere``, what was published, or ``ambient``.
-        device, precision: as in `training.fit`.
     """
     found = []
     for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
@@ -51,7 +48,7 @@ def cells(
                     s = synthetic.Settings.model_validate({
                         "process": process, "pairs": "violated", "convention": convention, "encoder": encoder, "rho": rho,
                         "loss": {0.0: "standard", 1.0: "corrected"}.get(rho, "mixed"),
-                        "seed": seed, "device": device, "precision": precision, "profile": profile,
+                        "seed": seed, "profile": profile,
                         **schedule(profile, process, encoder, rho),
                     })  # fmt: skip
                     found.append(Cell(NAME, s.model_dump(mode="json")))

@@ -29,8 +29,6 @@ def cells(
     seeds: int | None = None,
     processes: list[str] | None = None,
     convention: str = "ambient",
-    device: str = "cpu",
-    precision: str = "float32",
 ) -> list[Cell]:
     """The runs of a profile: at each share the tagged loss (not at 0, where it has no term) and the untagged one.
 
@@ -39,7 +37,6 @@ def cells(
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         processes: names of processes.
         convention: law of the held pairs; ``ambient``, the one the theory is about, or ``subsphere``.
-        device, precision: as in `training.fit`.
     """
     found = []
     for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
@@ -50,7 +47,7 @@ def cells(
                     s = synthetic.Settings.model_validate({
                         "process": process, "convention": convention, "share": share, "loss": loss,
                         "pairs": "tagged" if loss == "tagged" else "mixture",
-                        "seed": seed, "device": device, "precision": precision, "profile": profile,
+                        "seed": seed, "profile": profile,
                         **schedule(profile, process, loss, share),
                     })  # fmt: skip
                     found.append(Cell(NAME, s.model_dump(mode="json")))

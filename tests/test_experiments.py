@@ -334,3 +334,18 @@ def test_published_tables_hold_what_the_experiments_read() -> None:
     tables = experiments.published()
     assert [row["rho"] for row in tables["table8_rho_r2"]] == list(rho.RATIOS)
     assert [row["n_fixed"] for row in tables["table7_progressive_r2"]["rows"]] == list(range(11))
+
+
+@pytest.mark.slow
+def test_room_to_unfold_saves_the_spiral() -> None:
+    s = settings_of_process("spiral")
+    folded, lifted = (tagged.run({**s, "extra": extra})[0].result for extra in (0, 3))
+    assert folded["r2"] < 0.8
+    assert lifted["r2"] > 0.98
+    assert lifted["diagnosis"] == "isometry"
+
+
+def settings_of_process(process: str) -> dict[str, Any]:
+    """The settings of the quick tagged cell at 2 percent."""
+    cells = tagged.cells("quick", seeds=1, processes=[process])
+    return next(c.settings for c in cells if c.settings["loss"] == "tagged" and c.settings["share"] == 0.02)

@@ -30,6 +30,14 @@ def test_an_offset_changes_nothing(offset: float) -> None:
     assert intraclass_correlation(values) == pytest.approx(0.927711, abs=1e-5)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e300])
+def test_the_size_of_the_numbers_does_not_matter(size: float) -> None:
+    values = size * np.array([[1, 2], [3, 3], [5, 4], [7, 8.0]])
+    assert intraclass_correlation(values) == pytest.approx(0.944444, abs=1e-6)
+    assert stability(values).icc == pytest.approx(0.944444, abs=1e-6)
+
+
 def test_a_constant_factor_is_undefined_with_a_reason() -> None:
     result = stability([[2, 2]] * 4)
     assert math.isnan(intraclass_correlation([[2, 2]] * 4))

@@ -212,3 +212,46 @@ def test_missing_file_and_bad_arguments(
 def test_help_is_quick_and_names_the_gates(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("audit", "--help") == 0
     assert "--require-held" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("x_a,x_b\n1,2,3\n4,5,6\n7,8,9\n", "more cells than its header"),
+        ("x_a,x_a,x_b\n1,2,3\n4,5,6\n", "two columns are named x_a"),
+        ('x_a,x_b\n"1,5","2,5"\n"3,5","4,0"\n', "column x_a holds decimal commas, such as '1,5'"),
+        ("x_a,x_b\n1,2\n", "at least 2 anchors (rows) are needed, got 1"),
+    ],
+)
+def test_tables_that_would_be_misread_are_refused(tmp_path, capsys, text, rule):
+    table = tmp_path / "t.csv"
+    table.write_text(text)
+    assert rule in error(capsys, "audit", table)
+
+
+def test_a_missing_session_is_named_and_a_byte_order_mark_is_not_part_of_a_name(tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    table.write_text("v,s\n1,A\n2,A\n3,\n4,B\n5,B\n")
+    assert "column s row 2 is missing" in error(capsys, "audit", table, "--lag", 1, "--session", "s")
+    assert "column s row 2 is missing" in error(capsys, "audit", table, "--lag", 1, "--cluster", "s")
+    table.write_text("x_a,x_b\n1,2\n3,4\n5,6\n7,8\n", encoding="utf-8-sig")
+    (factor,) = document(capsys, "audit", table)["factors"]
+    assert factor["name"] == "x"
+    assert factor["icc"] == pytest.approx(0.927711, abs=1e-6)
+
+
+def test_pairs_of_one_name_and_options_without_effect_are_refused(tmp_path, capsys):
+    file = tmp_path / "v.npz"
+    np.savez(file, a=np.eye(4), b=np.eye(4))
+    assert "pairs must be two different names, got a,a" in error(capsys, "audit", file, "--pairs", "a,a")
+    assert "workers apply to images" in error(capsys, "audit", file, "--workers", 2)
+    assert "seed must be at least 0, got -1" in error(capsys, "audit", file, "--seed", -1)
+
+
+def test_a_broken_array_among_stems_is_named(tmp_path, capsys):
+    for name in ("a_1", "a_2", "b_1", "b_2"):
+        np.save(tmp_path / f"{name}.npy", np.arange(3.0))
+    (tmp_path / "a_2.npy").write_bytes(b"")
+    assert "a_2.npy is not a readable NumPy file" in error(capsys, "audit", tmp_path, "--group", "stem")
+    np.save(tmp_path / "a_2.npy", np.array([1.0, np.nan, 2.0]))
+    assert "a_2.npy must hold finite numbers" in error(capsys, "audit", tmp_path, "--group", "stem")

@@ -79,6 +79,7 @@ def test_the_printed_table_shows_published_beside_measured(short, capsys, tmp_pa
         (["reproduce", "--convention", "eq6"], "convention"),
         (["reproduce", "--shard", "3/2"], "shard"),
         (["reproduce", "--jobs", "-1"], "jobs"),
+        (["reproduce", "--jobs", "0"], "jobs"),
         (["reproduce", "--device", "tpu"], "device must be one of auto, cpu, cuda, mps, got 'tpu'"),
         (["reproduce", "--threads", "0"], "threads"),
         (["reproduce", "--data", "somewhere"], "--data has no meaning for 'table1'"),

@@ -155,9 +155,13 @@ def test_a_flat_folder_trains_but_has_no_labels_to_probe(
     )
     assert code == 0, err
     assert json.loads(out)["n_train"] == 9
-    code, _, err = run(capsys, "probe", "run", "flat", "--test", "test")
+    for more in (["--test", "test"], []):
+        code, _, err = run(capsys, "probe", "run", "flat", *more)
+        assert code == 2
+        assert "no labels" in err
+    code, _, err = run(capsys, "probe", "run", "test")
     assert code == 2
-    assert "no labels" in err
+    assert "test must be given" in err
 
 
 def test_a_test_class_that_was_never_seen_is_refused(

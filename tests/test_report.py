@@ -145,6 +145,15 @@ def test_missing_and_odd_values_are_absent_not_errors(tmp_path: Path) -> None:
         assert path.read_text()
 
 
+def test_a_trained_run_beside_a_probe_of_other_views_makes_a_page(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    views = {"encoder": "convnet", "views": "crop", "seed": 0}
+    store.write(Record(experiment="train", settings=views, result={"loss": 1.0}))
+    store.write(Record(experiment="probe", settings={"run": views}, result={"probe_accuracy": 0.5}))
+    store.write(Record(experiment="probe", settings={"seed": 1}, result={"probe_accuracy": 0.5}))
+    assert "crop" in report.page(records.read_all([tmp_path])[0])
+
+
 def test_one_audit_alone_makes_a_page(tmp_path: Path) -> None:
     made.audits(tmp_path)
     ((path, record),) = records.read_all([tmp_path])[0]

@@ -274,12 +274,13 @@ def test_a_run_that_diverges_stops_within_the_epoch_and_keeps_finite_weights(tmp
     assert not list(tmp_path.glob("train-*.json"))
 
 
-def test_images_of_mixed_sizes_train_with_views_of_one_size() -> None:
+def test_images_of_mixed_sizes_train_with_views_of_one_size(tmp_path: Path) -> None:
     mixed = images.load([torch.randint(0, 256, (3, s, 8), dtype=torch.uint8) for s in (8, 9, 8, 12)])
     run = vision.train(mixed, encoder=Tiny, views=images.views.resolve("crop", size=8), epochs=1, seed=0)
     assert run.steps == 1
     with pytest.raises(ValueError, match="one shape"):
-        vision.train(mixed, encoder=Tiny, views="crop", epochs=1, seed=0)
+        vision.train(mixed, encoder=Tiny, views="crop", epochs=1, seed=0, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_bfloat16_trains_with_a_float32_loss() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,14 @@ def read_table(path: Path) -> dict[str, Array]:
         if path.suffix.lower() == ".parquet":
             frame = pandas.read_parquet(path)
         else:
-            frame = pandas.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            _check_header(path, separator)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pandas.errors.ParserWarning)
+                # without index_col=False a first column beyond the header's would silently become the index
+                frame = pandas.read_csv(path, sep=separator, index_col=False)
+    except pandas.errors.ParserWarning:
+        raise ValueError(f"{path} has rows with more cells than its header") from None
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start})"
@@ -48,6 +58,15 @@ def read_table(path: Path) -> dict[str, Array]:
     return {str(name): frame[name].to_numpy() for name in frame.columns}
 
 
+def _check_header(path: Path, separator: str) -> None:
+    """Every column has a name of its own; pandas would number the later ones."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        names = next((row for row in csv.reader(file, delimiter=separator) if row), [])
+    twice = next((name for i, name in enumerate(names) if name and name in names[:i]), None)
+    if twice is not None:
+        raise ValueError(f"two columns are named {twice}")
+
+
 def column(values: Array, name: str, where: str) -> Array:
     """Numbers as float64, everything else as text with None for missing; mixtures are named."""
     if values.dtype.kind in "fiu":
@@ -59,6 +78,8 @@ def column(values: Array, name: str, where: str) -> Array:
     numeric = [_is_number(v) for v in present]
     if numeric and all(numeric):
         return np.array([np.nan if v is None else float(v) for v in text])
+    if present and all(re.fullmatch(r"\s*[+-]?\d+,\d+\s*", v) for v in present):
+        raise ValueError(f"{where}: column {name} holds decimal commas, such as {present[0]!r}; write points")
     if sum(numeric) > len(numeric) / 2:
         row = next(i for i, v in enumerate(text) if v is not None and not _is_number(v))
         raise ValueError(f"{where}: column {name} row {row} is not a number: {text[row]!r}")

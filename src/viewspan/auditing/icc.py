@@ -207,7 +207,11 @@ def _cube(values: npt.ArrayLike) -> Floats:
 def _sums(x: Floats) -> Floats:
     """Per anchor: 1, k, k², Σ‖x̄‖²·k, Σ within squares, total squares, Σx (c columns); zeros if k < 2."""
     good = np.asarray(np.isfinite(x).all(axis=2))
-    if good.any():  # centred and scaled: sums of squares stay exact for data far from 0
+    if (
+        good.any()
+    ):  # centred and scaled: sums of squares stay exact for data far from 0, and neither over- nor underflow
+        size = float(np.abs(x[good]).max())
+        x = x / (size if size > 0 else 1.0)
         centre = x[good].mean(0)
         scale = float(np.sqrt(((x[good] - centre) ** 2).sum(1).mean()))
         x = (x - centre) / (scale if scale > 0 else 1.0)

@@ -81,6 +81,9 @@ def audit(
     """
     sampling = sampling or Sampling()
     checks.number("temperature", temperature, low=0, open_low=True)
+    checks.integer("seed", sampling.seed, low=0)
+    if len(pairs) != 2 or pairs[0] == pairs[1]:
+        raise ValueError(f"pairs must be two different names, got {','.join(map(str, pairs))}")
     for name in ("n_anchors", "n_views", "resamples"):
         checks.integer(name, getattr(sampling, name), low=2)
     settings = {
@@ -105,8 +108,8 @@ def audit(
             workers=workers,
         )
     else:
-        if split is not None or order != "fixed":
-            raise ValueError("split and order apply to images with views only")
+        if split is not None or order != "fixed" or workers:
+            raise ValueError("split, order and workers apply to images with views only")
         paired, source = _paired(data, pairs, lag, session, group, cluster, skip_bad)
         if paired.pictures is not None:
             paired.factors = {**stems.picture_factors(paired.pictures), **paired.factors}

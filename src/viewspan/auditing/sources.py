@@ -200,6 +200,8 @@ def from_columns(
         if (a.dtype.kind == "f") != (b.dtype.kind == "f"):
             a, b = a.astype(str), b.astype(str)
         factors[name] = np.stack([a, b], axis=1)
+    if (n := len(factors[names[0]])) < 2:
+        raise ValueError(f"{where}: at least 2 anchors (rows) are needed, got {n}")
     numeric = [n for n in names if factors[n].dtype.kind == "f"]
     views = np.stack([factors[n] for n in numeric], axis=2) if numeric else None
     paired = Paired(kind="table", factors=factors, views=views, coordinates=tuple(numeric))
@@ -228,7 +230,7 @@ def lagged(
     if session is None:
         sessions = np.zeros(n, dtype=int)
     elif session in labels:
-        sessions = np.asarray(labels[session]).astype(str)
+        sessions = _labels(labels[session], session, where)
     else:
         raise ValueError(f"{where}: no column {session} for session; found {', '.join(columns)}")
     starts, ends, short = [], [], []
@@ -250,7 +252,7 @@ def lagged(
     if cluster is not None:
         if cluster not in labels:
             raise ValueError(f"{where}: no column {cluster} for cluster; found {', '.join(columns)}")
-        paired.clusters, paired.cluster = np.asarray(labels[cluster])[i], cluster
+        paired.clusters, paired.cluster = _labels(labels[cluster], cluster, where)[i], cluster
     elif session is not None:
         paired.clusters, paired.cluster = sessions[i], session
     else:
@@ -306,16 +308,21 @@ def _recording(
     return np.stack([arrays[n].astype(np.float64) for n in channels], axis=1), tuple(channels), arrays
 
 
+def _labels(column: Array, name: str, where: str) -> Array:
+    """A column of labels as text, none of them missing."""
+    column = np.asarray(column)
+    missing = next((i for i, v in enumerate(column) if files.missing(v)), None)
+    if missing is not None:
+        raise ValueError(f"{where}: column {name} row {missing} is missing")
+    return column.astype(str)
+
+
 def _take_cluster(paired: Paired, labels: Mapping[str, Array], cluster: str | None, where: str) -> None:
     n = paired.shape[0]
     if cluster is not None:
         if cluster not in labels:
             raise ValueError(f"{where}: no column {cluster} for cluster; found {', '.join(labels) or 'none'}")
-        column = np.asarray(labels[cluster])
-        missing = [i for i, v in enumerate(column) if files.missing(v)]
-        if missing:
-            raise ValueError(f"{where}: column {cluster} row {missing[0]} is missing")
-        paired.clusters, paired.cluster = column.astype(str), cluster
+        paired.clusters, paired.cluster = _labels(labels[cluster], cluster, where), cluster
         return
     for name, column in labels.items():
         distinct = len(set(map(str, column)))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from viewspan import images
-from viewspan.auditing import factors
+from viewspan.auditing import factors, files
 from viewspan.auditing.sources import MAX_COORDINATES, Paired
 
 POOLED = 16  # pixels a side of what stands for an image in the support dimension
@@ -23,7 +23,7 @@ def read_stems(folder: Path, *, skip_bad: bool = False) -> Paired:
     arrays = sorted(folder.rglob("*.npy"))
     if arrays:
         names = [str(p.relative_to(folder)) for p in arrays]
-        rows = [np.load(p, allow_pickle=False).reshape(-1).astype(float) for p in arrays]
+        rows = [_array(p) for p in arrays]
         measured: dict[str, npt.NDArray[Any]] = {}
         found = Paired(kind="views", factors={})
     else:
@@ -60,6 +60,14 @@ def read_stems(folder: Path, *, skip_bad: bool = False) -> Paired:
     elif arrays:
         raise ValueError(f"{folder}: every stem must have the same number of arrays of one size")
     return found
+
+
+def _array(path: Path) -> npt.NDArray[np.float64]:
+    """The finite numbers of one `.npy`, flat."""
+    (values,) = files.read_arrays(path).values()
+    if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+        raise ValueError(f"{path} must hold finite numbers")
+    return values.reshape(-1).astype(np.float64)
 
 
 def picture_factors(pictures: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:

@@ -69,7 +69,7 @@ def reproduce(
     cells = _cells(module, experiment, profile, options, {k: v for k, v in where.items() if v is not None})
     result = _sweep(
         module, cells, out or Path("runs") / experiment,
-        jobs=(jobs or runtime.cores()) if backend == "loky" else 1,
+        jobs=(runtime.cores() if jobs is None else jobs) if backend == "loky" else 1,
         shard=sweep.parse_shard(shard) if shard else None,
         backend=backend, address=address, fresh=fresh,
     )  # fmt: skip
@@ -101,7 +101,9 @@ def demo(
         f"{-theory.floor(3, temperature=0.3):.4f} "
         f"nats, {p.incentive_nats:.4f} below every isometry: it will not recover the sphere.\n"
     )
-    result = _sweep(table1, table1.cells("quick", seeds=seeds), out, jobs=jobs or runtime.cores())
+    result = _sweep(
+        table1, table1.cells("quick", seeds=seeds), out, jobs=runtime.cores() if jobs is None else jobs
+    )
     _print(table1.table(result.records), as_json=False)
     console.print(f"\nRecords: {out}")
     if result.failed:

@@ -182,6 +182,13 @@ def probe(
     from viewspan.vision import drawing
 
     trained, untrained, settings = vision.load_encoders(run, None if encoder is None else _encoder(encoder))
+    if test is None and Path(data).is_dir() and not (Path(data) / "train").is_dir():
+        if images.load(data, skip_bad=True).labels is None:
+            raise ValueError(f"data {data} holds no labels: a probe needs class folders or labels")
+        raise ValueError(
+            f"test must be given (--test FOLDER): {data} has no parts train and test; with --test {data} "
+            "kNN leaves each image out of its own neighbours"
+        )
     train_set = images.load(data, split=None if test else "train", skip_bad=skip_bad)
     if train_set.labels is None:
         raise ValueError(f"data {data} holds no labels: a probe needs class folders or labels")

@@ -177,7 +177,11 @@ def accuracy_series(
             ]
             if points:
                 series.append(chart.Series(encoder + text, points, style, i))
-        told = [(place[str(c.settings.get("views"))], c.beside("published", "probe_accuracy")) for c in mine]
+        told = [
+            (place[views], c.beside("published", "probe_accuracy"))
+            for c in mine
+            if (views := str(c.settings.get("views"))) in place
+        ]
         theirs: list[tuple[float, float, float | None]] = [(x, v, None) for x, v in told if v is not None]
         if theirs:
             series.append(chart.Series(encoder + ", published", theirs, "predicted", i))

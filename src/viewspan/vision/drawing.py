@@ -36,7 +36,9 @@ class Source:
         self.images, self.names = images.images, images.names
         if isinstance(self.images, Tensor) and self.images.numel() <= ON_DEVICE:
             self.images = self.images.to(on)
-        first = self.draw(torch.tensor([0]), epoch=0, view=0)
+        # one image of each size: views of unlike shapes are refused before a run begins
+        sizes = [tuple(image.shape) for image in self.images] if isinstance(self.images, list) else [()]
+        first = self.draw(torch.tensor([sizes.index(s) for s in dict.fromkeys(sizes)]), epoch=0, view=0)
         self.shape: tuple[int, int, int] = (int(first.shape[1]), int(first.shape[2]), int(first.shape[3]))
 
     def __len__(self) -> int:

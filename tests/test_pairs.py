@@ -27,6 +27,9 @@ class Antipodal(pairs.PairLaw):
     dim = 3
     diversity = Diversity(False, 0, 2, "z⁺ is ±z: two points")
 
+    def __repr__(self) -> str:
+        return "Antipodal()"
+
     def sample(self, z, generator):
         flip = torch.rand(z.shape[:-1], generator=generator, device=z.device) < 0.5
         return torch.where(flip[..., None], -z, z)

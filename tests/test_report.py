@@ -151,7 +151,13 @@ def test_a_trained_run_beside_a_probe_of_other_views_makes_a_page(tmp_path: Path
     store.write(Record(experiment="train", settings=views, result={"loss": 1.0}))
     store.write(Record(experiment="probe", settings={"run": views}, result={"probe_accuracy": 0.5}))
     store.write(Record(experiment="probe", settings={"seed": 1}, result={"probe_accuracy": 0.5}))
-    assert "crop" in report.page(records.read_all([tmp_path])[0])
+    for n in (10, 20):
+        settings = {**views, "data": {"n": n, "digest": str(n)}}
+        store.write(Record(experiment="train", settings=settings, result={"loss": 1.0}))
+        store.write(Record(experiment="probe", settings={"run": settings}, result={"probe_accuracy": 0.5}))
+    found = records.read_all([tmp_path])[0]
+    assert "crop" in report.page(found)
+    assert tables.save(found, tmp_path / "tables")
 
 
 def test_one_audit_alone_makes_a_page(tmp_path: Path) -> None:

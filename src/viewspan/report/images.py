@@ -44,7 +44,9 @@ def section(name: str, cells: list[Cell], dimensions: Mapping[str, str]) -> Imag
         "cifar10": "CIFAR-10: encoders and views",
     }
     keys = [
-        k for k in gather.columns(cells) if k != "data" or len({c.settings.get("data") for c in cells}) > 1
+        k
+        for k in gather.columns(cells)
+        if k != "data" or len({str(c.settings.get("data")) for c in cells}) > 1
     ]
     cells = sorted(cells, key=lambda c: (str(c.settings.get("encoder")), _regime(c)))
     numbers = [

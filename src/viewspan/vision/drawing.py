@@ -37,7 +37,9 @@ class Source:
         if isinstance(self.images, Tensor) and self.images.numel() <= ON_DEVICE:
             self.images = self.images.to(on)
         # one image of each size: views of unlike shapes are refused before a run begins
-        sizes = [image.shape for image in self.images] if isinstance(self.images, list) else [torch.Size()]
+        sizes: list[tuple[int, ...]] = [()]
+        if isinstance(self.images, list):
+            sizes = [tuple(image.shape) for image in self.images]
         first = self.draw(torch.tensor([sizes.index(s) for s in dict.fromkeys(sizes)]), epoch=0, view=0)
         self.shape: tuple[int, int, int] = (int(first.shape[1]), int(first.shape[2]), int(first.shape[3]))
 

@@ -9,7 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from viewspan import testing
+from viewspan import records, testing
 from viewspan.checks import ViewspanWarning
 from viewspan.cli import main
 
@@ -255,3 +255,46 @@ def test_a_broken_array_among_stems_is_named(tmp_path, capsys):
     assert "a_2.npy is not a readable NumPy file" in error(capsys, "audit", tmp_path, "--group", "stem")
     np.save(tmp_path / "a_2.npy", np.array([1.0, np.nan, 2.0]))
     assert "a_2.npy must hold finite numbers" in error(capsys, "audit", tmp_path, "--group", "stem")
+
+
+def test_a_page_and_a_record_with_views_to_look_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    testing.main(["shapes", str(tmp_path / "shapes")])
+    small = ["--n-anchors", "8", "--n-views", "4", "--support-anchors", "0", "--operation-anchors", "0"]
+    page = tmp_path / "audit.html"
+    code = run(
+        "audit",
+        str(tmp_path / "shapes"),
+        "--views",
+        "crop",
+        *small,
+        "--out",
+        str(tmp_path / "out"),
+        "--html",
+        str(page),
+    )
+    assert code == 0
+    text = page.read_text()
+    assert "data:image/png;base64," in text
+    (record,) = (tmp_path / "out").glob("audit-*.json")
+    arrays = records.read_arrays(record, records.read(record))
+    assert arrays["example_views"].shape[:3] == (6, 6, 3)
+    assert arrays["example_views"].std() > 5
+
+
+@pytest.mark.parametrize("flags", [["--n-views", "8"], ["--device", "cpu", "--support-views", "300"]])
+def test_options_of_images_are_refused_for_pairs(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "p.npz", a=np.random.default_rng(0).normal(size=(40, 2)), b=np.zeros((40, 2)))
+    assert run("audit", str(tmp_path / "p.npz"), *flags) == 2
+    assert "apply to images with views only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--precision", "bfloat16"), ("--device", "tpu")])
+def test_where_an_audit_computes(
+    flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("audit", str(tmp_path), "--views", "crop", flag, value) == 2
+    assert value in capsys.readouterr().err

@@ -73,8 +73,13 @@ def test_the_table_of_real_runs(runs: list[records.Record]) -> None:
     records.jsonable(document)
 
 
-def test_cells_of_both_profiles() -> None:
-    quick, paper = cifar10.cells("quick", data="/data"), cifar10.cells("paper", seeds=2)
+def test_data_that_is_not_there_is_refused_before_any_cell() -> None:
+    with pytest.raises(ValueError, match=r"data must be cifar10.* got 'nosuch'"):
+        cifar10.cells(data="nosuch")
+
+
+def test_cells_of_both_profiles(tmp_path: Path) -> None:
+    quick, paper = cifar10.cells("quick", data=str(tmp_path)), cifar10.cells("paper", seeds=2)
     assert len(quick) == 9
     assert len(paper) == 18
     assert {c.settings["encoder"] for c in quick} == set(cifar10.ENCODERS)

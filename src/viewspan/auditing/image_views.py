@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from viewspan import images
+from viewspan import images, runtime
 from viewspan.auditing import dimension, factors, icc
 from viewspan.auditing.dimension import Support
 from viewspan.auditing.verdict import MOVED, MOVED_FROM, NEVER, Audit, Factor, Operation, decide
@@ -36,6 +36,7 @@ class Sampling:
         operation_anchors, operation_views: the same for the operation × factor matrix; 0 anchors skips it.
         resamples: bootstrap resamples.
         seed: of the choice of images, the views and the resampling.
+        device: where views are made, as in `runtime.device`; factors are measured on the CPU.
     """
 
     n_anchors: int = 300
@@ -46,6 +47,7 @@ class Sampling:
     operation_views: int = 8
     resamples: int = 1000
     seed: int = 0
+    device: str = "cpu"
 
 
 def audit_images(
@@ -68,7 +70,7 @@ def audit_images(
     for pipeline in pipelines:
         pipeline, notes = _unnormalised(pipeline)
         values = measure_views(
-            data, pipeline, chosen, names=names, own=own, n_views=sampling.n_views, seed=sampling.seed
+            data, pipeline, chosen, names=names, own=own, n_views=sampling.n_views, sampling=sampling
         )
         labels = None if clusters is None else clusters[chosen]
         measured = [
@@ -87,6 +89,7 @@ def audit_images(
                 support=support, held=None, coordinates=(), operations=operations, n_anchors=len(chosen),
                 n_views=sampling.n_views, duplicates=data.duplicates,
                 skipped=[{"name": name, "reason": reason} for name, reason in data.skipped], notes=notes + more,
+                examples=examples(data, pipeline, chosen, sampling),
             )
         )  # fmt: skip
     return found
@@ -100,7 +103,7 @@ def measure_views(
     names: Sequence[str],
     own: Mapping[str, factors.Factor] | None = None,
     n_views: int,
-    seed: int,
+    sampling: Sampling,
 ) -> dict[str, Floats]:
     """Factors of n_views views of each anchor, shape (n, k) or (n, k, c) each; images stream through in chunks.
 
@@ -110,13 +113,45 @@ def measure_views(
     for rows, batch in _chunks(data, anchors):
         called = [data.names[i] for i in anchors[rows]]
         for v in range(n_views):
-            x = pipeline(
-                batch, seed=seed, epoch=v // 2, indices=anchors[rows].tolist(), view=v % 2, names=called
-            )
+            key = {"seed": sampling.seed, "epoch": v // 2, "view": v % 2}
+            x = _views(pipeline, batch, sampling.device, key, anchors[rows].tolist(), called)
             for name, value in factors.measure(x, names, own).items():
                 shape = (len(anchors), n_views, *value.shape[1:])
                 out.setdefault(name, np.full(shape, np.nan))[rows, v] = value
     return out
+
+
+def _views(
+    pipeline: ViewPipeline,
+    batch: Tensor,
+    device: str,
+    key: Mapping[str, int],
+    indices: Sequence[int],
+    names: Sequence[str] | None,
+) -> Tensor:
+    """Views made on the device, back on the CPU."""
+    return pipeline(batch.to(runtime.device(device)), **key, indices=indices, names=names).cpu()
+
+
+def examples(
+    data: images.ImageSet, pipeline: ViewPipeline, chosen: npt.NDArray[np.integer], sampling: Sampling
+) -> npt.NDArray[np.uint8] | None:
+    """Views to look at, uint8 (anchors, views, C, H, W) of at most 96 pixels a side; None if channels are no colours."""
+    shape = tuple(data.images[int(chosen[0])].shape)
+    rows = np.array([i for i in chosen if tuple(data.images[int(i)].shape) == shape][:6])
+    if shape[0] not in (1, 3):
+        return None
+    batch = torch.stack([data.images[int(i)] for i in rows])
+    called = [data.names[int(i)] for i in rows]
+    shown = []
+    for v in range(6):
+        key = {"seed": sampling.seed, "epoch": v // 2, "view": v % 2}
+        x = _views(pipeline, batch, sampling.device, key, rows.tolist(), called)
+        if max(x.shape[2:]) > 96:
+            scale = 96 / max(x.shape[2:])
+            x = torch.nn.functional.interpolate(x, scale_factor=scale, mode="bilinear", antialias=True)
+        shown.append((x.clamp(0, 1) * 255).round().to(torch.uint8))
+    return torch.stack(shown, 1).numpy()
 
 
 def compare(audits: Sequence[Audit]) -> dict[str, object]:
@@ -232,11 +267,10 @@ def _support(
         for start in range(0, sampling.support_views, size):
             n = min(size, sampling.support_views - start)
             at = range(_UNSEEN * (a + 1) + start, _UNSEEN * (a + 1) + start + n)
-            x = pipeline(
-                image.expand(n, *image.shape), seed=sampling.seed, epoch=0, indices=list(at), view=0,
-                names=[data.names[int(i)]] * n,
-            )  # fmt: skip
-            parts.append(_flat(x))
+            key = {"seed": sampling.seed, "epoch": 0, "view": 0}
+            called = [data.names[int(i)]] * n
+            batch = image.expand(n, *image.shape)
+            parts.append(_flat(_views(pipeline, batch, sampling.device, key, list(at), called)))
         clouds.append(np.concatenate(parts))
     return dimension.support(cloud, clouds, None)
 
@@ -266,14 +300,14 @@ def _operations(
 
     def shares(part: ViewPipeline) -> dict[str, float | None]:
         values = measure_views(
-            data, part, anchors, names=names, own=own, n_views=sampling.operation_views, seed=sampling.seed
+            data, part, anchors, names=names, own=own, n_views=sampling.operation_views, sampling=sampling
         )
         return {name: _share(x) for name, x in values.items()}
 
     for name in steps:
         try:
             alone, without = shares(pipeline.only(name)), shares(pipeline.without(name))
-            fired = _fired(data, pipeline.only(name), anchors, sampling.seed)
+            fired = _fired(data, pipeline.only(name), anchors, sampling)
         except ValueError as error:
             notes.append(f"operation {name} cannot be taken apart from the others: {error}")
             continue
@@ -294,14 +328,19 @@ def _share(x: Floats) -> float | None:
 
 
 def _fired(
-    data: images.ImageSet, pipeline: ViewPipeline, anchors: npt.NDArray[np.integer], seed: int, views: int = 4
+    data: images.ImageSet,
+    pipeline: ViewPipeline,
+    anchors: npt.NDArray[np.integer],
+    sampling: Sampling,
+    views: int = 4,
 ) -> float:
     """Share of views that differ from their image by more than rounding."""
     changed = total = 0
     for rows, batch in _chunks(data, anchors):
         plain = images.views.as_float(batch)
         for v in range(views):
-            x = pipeline(batch, seed=seed, epoch=v, indices=anchors[rows].tolist(), view=0)
+            key = {"seed": sampling.seed, "epoch": v, "view": 0}
+            x = _views(pipeline, batch, sampling.device, key, anchors[rows].tolist(), None)
             total += len(x)
             if x.shape != plain.shape:
                 changed += len(x)

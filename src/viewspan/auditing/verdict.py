@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from viewspan import checks, records
 from viewspan.auditing.dimension import Support
 from viewspan.auditing.held import HeldDirections
@@ -152,6 +155,7 @@ class Audit:
         comparison: pipelines ranked, and what each moves that the first does not.
         theory: what the theory predicts for a pair law like this, as an analogy.
         settings: everything that decides the result.
+        examples: some views to look at, uint8 (anchors, views, C, H, W); kept beside a record, not in the JSON.
     """
 
     verdict: str
@@ -174,6 +178,7 @@ class Audit:
     comparison: dict[str, Any] | None = None
     theory: dict[str, Any] | None = None
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    examples: npt.NDArray[np.uint8] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def met(self) -> bool:

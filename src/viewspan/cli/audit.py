@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,21 +72,30 @@ def audit(
     ] = False,
     workers: Annotated[int, Parameter(help="Threads that decode image files.")] = 0,
     seed: Annotated[int, Parameter(help="Seed of the images, views and resamples.")] = 0,
+    device: Annotated[str, Parameter(help="Where views are made: auto, cpu, cuda or mps.")] = "cpu",
+    precision: Annotated[
+        str, Parameter(help="float32, or auto, which is float32: factors are measured.")
+    ] = "float32",
     threads: Annotated[int | None, Parameter(help="CPU threads; torch's own number by default.")] = None,
     out: Annotated[Path | None, Parameter(help="Folder for the record of the audit.")] = None,
+    html: Annotated[Path | None, Parameter(help="File for the audit as one self-contained page.")] = None,
     as_json: Annotated[bool, Parameter(name="--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Which factors does a view pipeline, or a set of pairs, never move?"""
     names = tuple(pairs.split(","))
     if len(names) != 2 or not all(names):
         raise ValueError(f"pairs must be two names, such as a,b, got {pairs!r}")
+    checks.choice("precision", precision, ("auto", "float32"))
     store = records.Store(out) if out is not None else None
     from viewspan import auditing, runtime
 
+    runtime.device(device)
     sampling = auditing.Sampling(
         n_anchors=n_anchors, n_views=n_views, support_anchors=support_anchors, support_views=support_views,
-        operation_anchors=operation_anchors, seed=seed,
+        operation_anchors=operation_anchors, seed=seed, device=device,
     )  # fmt: skip
+    if views is None and sampling != auditing.Sampling(seed=seed):
+        raise ValueError("numbers of anchors and views, and device, apply to images with views only")
     start = time.time()
     with runtime.threads(threads) as used:
         report = auditing.audit(
@@ -95,18 +105,32 @@ def audit(
             skip_bad=skip_bad, workers=workers,
         )  # fmt: skip
     document = report.to_json()
-    if store is not None:
+    if store is not None or html is not None:
         record = records.Record(
             experiment="audit", settings=document["settings"], result=document,
-            environment=records.environment(device="cpu", precision="float32", threads=used),
+            environment=records.environment(device=device, precision="float32", threads=used),
             seconds=time.time() - start, finished=time.time(),
         )  # fmt: skip
-        print(f"record: {store.write(record)}", file=sys.stderr)
+        _keep(record, report, store, html)
     if as_json:
         print(json.dumps(document, allow_nan=False))
     else:
         _show(report)
     return 0 if report.met else 3
+
+
+def _keep(record: records.Record, report: Audit, store: records.Store | None, html: Path | None) -> None:
+    """Write the record with its example views, and the page."""
+    arrays = None if report.examples is None else {"example_views": report.examples}
+    with tempfile.TemporaryDirectory() as folder:
+        path = (store or records.Store(folder)).write(record, arrays)
+        if store is not None:
+            print(f"record: {path}", file=sys.stderr)
+        if html is not None:
+            from viewspan.report import audit_page
+
+            records.write_atomic(html, audit_page(records.read(path), path).encode())
+            print(f"page: {html}", file=sys.stderr)
 
 
 def lint(

@@ -11,6 +11,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -105,6 +106,8 @@ def cells(
         device, precision, threads: as in `vision.train`.
     """
     checks.choice("profile", profile, PROFILES)
+    if data.split(":")[0] != "cifar10" and not Path(data).is_dir():
+        raise ValueError(f"data must be cifar10[:ROOT] or a folder with train/ and test/, got {data!r}")
     n = checks.integer("seeds", seeds if seeds is not None else {"quick": 1, "paper": 5}[profile], low=1)
     found = []
     for seed in range(n):

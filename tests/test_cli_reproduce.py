@@ -118,7 +118,13 @@ def test_interrupt_keeps_finished_cells_and_a_second_run_goes_on(tmp_path):
         "--out",
         str(tmp_path),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell has it ignored
+    )
     deadline = time.time() + 300
     while not list(tmp_path.glob("table1-*.json")) and time.time() < deadline:
         time.sleep(0.2)

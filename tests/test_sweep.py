@@ -54,7 +54,13 @@ def start(folder: Path, jobs: int, count: int, seconds: float, parties: int = 1)
         str(seconds),
         str(parties),
     ]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell has it ignored
+    )
 
 
 def until(condition, seconds: float = 60.0) -> None:

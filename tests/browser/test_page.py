@@ -54,6 +54,7 @@ class Visit:
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
+        self.page.set_default_timeout(180_000)  # milliseconds; a busy machine is slow, not wrong
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))

@@ -119,14 +119,14 @@ def _cells(
     """The experiment's cells, to be run where asked; an option it does not have is an error, not ignored."""
     import inspect
 
-    from viewspan import checks
+    from viewspan import checks, runtime
     from viewspan.experiments.cells import Cell
 
     known = inspect.signature(module.cells).parameters
     for name in options.keys() - known.keys():
         flag = {"processes": "process"}.get(name, name)
         raise ValueError(f"--{flag} has no meaning for {experiment!r}")
-    for name, allowed in _WHERE.items():
+    for name, allowed in (("device", runtime.DEVICES), ("precision", runtime.PRECISIONS)):
         if name in where:
             checks.choice(name, where[name], allowed)
     checks.integer("threads", where.get("threads", 1), low=1)
@@ -229,7 +229,6 @@ def _cell_table(console: Console, document: dict[str, Any]) -> None:
     console.print(table)
 
 
-_WHERE = {"device": ("auto", "cpu", "cuda", "mps"), "precision": ("auto", "float32", "bfloat16")}
 # key of the cell, label, factor on the printed value, key under `published`, digits
 _NUMBERS = (
     ("r2", "R²", 1.0, "r2", 3),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import pydantic
+
 from viewspan import records
 
 if TYPE_CHECKING:
@@ -21,6 +23,16 @@ class Cell(NamedTuple):
 
     experiment: str
     settings: dict[str, Any]
+
+
+def validated(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings checked and filled in with every default, as JSON values; the error names the field and the rule."""
+    try:
+        return model.model_validate(settings).model_dump(mode="json")
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}, got {first['input']!r}") from None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch
 
 from viewspan import checks, experiments, images, losses, records, runtime, vision
 from viewspan.experiments import interaction
-from viewspan.experiments.cells import Cell
+from viewspan.experiments.cells import Cell, validated
 from viewspan.experiments.summary import spread
 
 NAME = "cifar10"
@@ -125,12 +125,7 @@ def cells(
 
 def complete(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings checked and filled in with every default, as JSON values; the error names the field and the rule."""
-    try:
-        return Settings.model_validate(settings).model_dump(mode="json")
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}, got {first['input']!r}") from None
+    return validated(Settings, settings)
 
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:

@@ -32,6 +32,7 @@ from viewspan import (
     training,
 )
 from viewspan.experiments import lifting
+from viewspan.experiments.cells import validated
 from viewspan.experiments.summary import spread
 
 ProcessName = Literal["identity", "linear", "spiral", "patches", "invertible_mlp", "monomial"]
@@ -106,13 +107,7 @@ class Settings(pydantic.BaseModel):
 
 def complete(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings checked and filled in with every default, as JSON values; the error names the field and the rule."""
-    try:
-        return Settings.model_validate(settings).model_dump(mode="json")
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"
-        ) from None
+    return validated(Settings, settings)
 
 
 def stream(seed: int, name: str, device: str = "cpu") -> torch.Generator:

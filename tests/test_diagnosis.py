@@ -117,6 +117,19 @@ def test_without_a_split(law: pairs.PairLaw) -> None:
         assert diagnosis.diagnose(z, h, law).kind == kind
 
 
+def test_a_fold_that_has_spread_over_the_sphere() -> None:
+    """Trained folds fill the sphere: the pole goes to one pole, the crease to the other, and not sharply."""
+    z = sphere.uniform(N, 3, generator=torch.Generator().manual_seed(0))
+    rng = torch.Generator().manual_seed(2)
+    angle = 2 * torch.acos(z[:, :1].abs())
+    h = torch.cat([angle.cos(), angle.sin() * z[:, 1:] / z[:, 1:].norm(dim=1, keepdim=True)], 1)
+    h = h + 0.3 * torch.randn(N, 3, generator=rng)
+    found = diagnosis.diagnose(z, h / h.norm(dim=1, keepdim=True), fixed(3))
+    assert found.kind == "folded"
+    assert found.evidence["fold_r2_even"] < 0.9
+    assert "without its sign" in found.sentence
+
+
 def test_laws_that_wrap_held_pairs_and_wider_embeddings() -> None:
     z = sphere.uniform(N, 3, generator=torch.Generator().manual_seed(0))
     held, moved = fixed(3), pairs.FullSupport(dim=3, kappa=KAPPA)

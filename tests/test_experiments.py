@@ -276,6 +276,17 @@ def test_tagged_pairs_recover_what_untagged_ones_do_not() -> None:
     assert without.result["r2"] < 0.6
 
 
+def test_warm_steps_of_an_untagged_run_use_its_own_loss() -> None:
+    s = synthetic.Settings(**settings_of(progressive, process="linear", n_fixed=0))
+    assert (s.warm_steps, s.steps, s.extra) == (150, 150, 3)
+    s = s.model_copy(update={"warm_steps": 30, "steps": 20, "hidden": (32,)})
+    run = synthetic.train(s)[3]
+    assert run.steps == 50
+    assert run.history["step"] == sorted(set(run.history["step"]))
+    assert run.history["step"][-1] > 30
+    assert run.history["loss"][-1] < run.history["loss"][0] - 0.1
+
+
 def twist(z: Tensor) -> Tensor:
     """Every fibre turned by its own angle."""
     angle = 3 * z[:, 0]

@@ -29,6 +29,7 @@ _EXPLAINED = 0.2  # share of the distance from an isometry that a squeeze must r
 _WITHIN = 0.4  # within fibres the Gram error must be below this share of that over all pairs
 _ALIGNED = 0.6  # share of the way from an isometry's alignment on a fibre to 1
 _RECOVERED, _LOST = 0.9, 0.2  # R² of a coordinate that is read out, and of one that is not
+_EVEN = 0.7  # R² of |x| or x² from which a coordinate x that is lost is lost to its sign only
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def diagnose(z: Tensor, h: Tensor, law: pairs.PairLaw) -> Diagnosis:
         - ``ape``: angle preservation error, in [0, 2]; 0 best.
         - ``isometry_residual``, ``squeeze_residual``: mean squared distance to the best isometry and to the best
           h_λ up to rotation, in [0, 4]; ``lam``: that λ, in [0.02, 50].
-        - ``fold_r2``, ``fold_r2_absolute``: R² along the worst-recovered direction b, of ⟨b, z⟩ and of |⟨b, z⟩|.
+        - ``fold_r2``, ``fold_r2_even``: R² along the worst-recovered direction b, of ⟨b, z⟩ and of |⟨b, z⟩| or its
+          square, whichever is read out better (a fold that has spread over the sphere bends both).
         - ``fibre_alignment``: E⟨h, h'⟩ over rows with one u; ``fibre_radius``: √(1 − that), the radius of a fibre's
           image about its own centroid; ``fibre_alignment_isometry``: the first number for an isometry.
         - ``within_fibre_error``, ``gram_error``: mean squared error of ⟨h, h'⟩ against ⟨z, z'⟩ over rows with one
@@ -128,8 +130,9 @@ def _everywhere(z: Floats, h: Floats, m: int) -> dict[str, float]:
     residual = z[half:] - design[half:] @ weights
     worst = np.linalg.eigh(residual.T @ residual)[1][:, -1]
     along = z @ worst
-    both = metrics.r2(np.stack([along, np.abs(along)], 1), h).per_coordinate
-    evidence["fold_r2"], evidence["fold_r2_absolute"] = (0.0 if v is None else v for v in both)
+    three = metrics.r2(np.stack([along, np.abs(along), along**2], 1), h).per_coordinate
+    odd, *even = (0.0 if v is None else v for v in three)
+    evidence["fold_r2"], evidence["fold_r2_even"] = odd, max(even)
     return evidence
 
 
@@ -188,7 +191,7 @@ def _kind(e: dict[str, float], m: int, dim: int) -> Kind:
         return "collapsed"
     if m and _is_spreading(e, m, dim):  # before folds: with one free coordinate it looks like one
         return "spreading"
-    if e["fold_r2"] <= _LOST and e["fold_r2_absolute"] >= _RECOVERED:
+    if e["fold_r2"] <= _LOST and e["fold_r2_even"] >= _EVEN:
         return "folded"
     if not m:
         return "unresolved"
@@ -227,7 +230,7 @@ def _sentence(kind: Kind, e: dict[str, Any]) -> str:
     if kind == "folded":
         return (
             f"The map is folded: one direction is read out only up to its sign (R² {e['fold_r2']:.2f} of it, "
-            f"{e['fold_r2_absolute']:.2f} of its absolute value)."
+            f"{e['fold_r2_even']:.2f} without its sign)."
         )
     if kind == "twisted":
         return (

@@ -75,7 +75,7 @@ class Settings(pydantic.BaseModel):
     protocol: Literal["standard", "published"] = "published"
     published_epochs: int = 100
     k: int = pydantic.Field(200, ge=1)
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     threads: int = pydantic.Field(1, ge=1)
     seed: int
@@ -93,9 +93,6 @@ def cells(
     *,
     seeds: int | None = None,
     data: str = "cifar10",
-    device: str = "cpu",
-    precision: str = "float32",
-    threads: int = 1,
 ) -> list[Cell]:
     """The runs of a profile: 9 cells a seed, all of one seed before the next.
 
@@ -103,7 +100,6 @@ def cells(
         profile: ``quick`` (minutes on two cores, 2,000 images, a small transformer) or ``paper`` (a GPU).
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         data: image folder with ``train/`` and ``test/``, or ``cifar10[:ROOT]`` (downloaded once).
-        device, precision, threads: as in `vision.train`.
     """
     checks.choice("profile", profile, PROFILES)
     if data.split(":")[0] != "cifar10" and not Path(data).is_dir():
@@ -115,7 +111,6 @@ def cells(
             for regime in REGIMES:
                 settings = {
                     "data": data, "encoder": encoder, "views": regime, "seed": seed, "profile": profile,
-                    "device": device, "precision": precision, "threads": threads,
                 }  # fmt: skip
                 if profile == "quick":
                     settings |= QUICK | ({"vit": QUICK_VIT} if encoder == "vit" else {})

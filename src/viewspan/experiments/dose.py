@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from viewspan import pairs, records
-from viewspan.experiments import synthetic
+from viewspan.experiments import summary, synthetic
 from viewspan.experiments.cells import Cell
 from viewspan.theory import mixtures
 
@@ -56,21 +56,13 @@ def cells(
                 for law in (convention,) if convention else ("ambient", "subsphere"):
                     for kind, doses in DOSES[profile].items():
                         for dose in doses:
-                            s = synthetic.Settings.model_validate(
-                                {
-                                    "process": process,
-                                    "pairs": kind,
-                                    "convention": law,
-                                    "loss": "standard",
-                                    "encoder": encoder,
-                                    "share": dose if kind == "mixture" else 0.0,
-                                    "sigma": dose if kind == "jittered" else 0.0,
-                                    "seed": seed,
-                                    "profile": profile,
-                                    **schedule(profile, encoder),
-                                }
-                            )
-                            found.append(Cell(NAME, s.model_dump(mode="json")))
+                            found.append(Cell(NAME, synthetic.complete({
+                                "process": process, "pairs": kind, "convention": law, "loss": "standard", "encoder": encoder,
+                                "share": dose if kind == "mixture" else 0.0,
+                                "sigma": dose if kind == "jittered" else 0.0,
+                                "seed": seed, "profile": profile,
+                                **schedule(profile, encoder),
+                            })))  # fmt: skip
     return found
 
 
@@ -90,7 +82,7 @@ def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]
 
 def table(runs: list[records.Record]) -> dict[str, Any]:
     """The table of records, with the break-even dose and the dose at which recovery was first seen."""
-    lines = synthetic.aggregate(runs, BY)
+    lines = summary.aggregate(runs, BY)
     for line in lines:
         share, sigma = line.pop("share"), line.pop("sigma")
         line["dose"] = share if line["pairs"] == "mixture" else sigma

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from viewspan import experiments, records
-from viewspan.experiments import synthetic
+from viewspan.experiments import summary, synthetic
 from viewspan.experiments.cells import Cell
 
 NAME = "law"
@@ -41,13 +41,12 @@ def cells(
         for process in synthetic.choose_processes(processes, PROCESSES):
             for convention in ("subsphere", "ambient"):
                 for loss in ("corrected", "uniformity"):
-                    s = synthetic.Settings.model_validate({
+                    found.append(Cell(NAME, synthetic.complete({
                         "process": process, "pairs": "violated", "convention": convention, "loss": loss,
                         "rho": 1.0 if loss == "corrected" else 0.0,
                         "seed": seed, "profile": profile,
                         **schedule(profile, loss),
-                    })  # fmt: skip
-                    found.append(Cell(NAME, s.model_dump(mode="json")))
+                    })))  # fmt: skip
     return found
 
 
@@ -65,9 +64,7 @@ def schedule(profile: str, loss: str) -> dict[str, Any]:
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
     """One cell's record, with the published number of its cell beside it."""
-    record, arrays = synthetic.run(NAME, settings)
-    beside = {"published": published(record.settings)}
-    return record.model_copy(update={"result": {**record.result, **beside}}), arrays
+    return synthetic.run(NAME, settings, published)
 
 
 def published(s: dict[str, Any]) -> dict[str, Any] | None:
@@ -80,7 +77,7 @@ def published(s: dict[str, Any]) -> dict[str, Any] | None:
 
 def table(runs: list[records.Record]) -> dict[str, Any]:
     """The table of records, and how many runs recover the sphere under each law and loss."""
-    lines = synthetic.aggregate(runs, BY)
+    lines = summary.aggregate(runs, BY)
     for line in lines:
         line["published"] = published(line)
         line["recovered"] = sum(r2 is not None and r2 >= RECOVERED for r2 in line["r2_runs"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from viewspan import experiments, records
-from viewspan.experiments import synthetic
+from viewspan.experiments import summary, synthetic
 from viewspan.experiments.cells import Cell
 
 NAME = "progressive"
@@ -19,7 +19,7 @@ TITLE = "Table 7: recovery of ten latents against the number that is held"
 PROCESSES = ("linear", "monomial")
 DIM = 10
 N_FIXED = {"quick": (0, 1, 3, 5, 9, 10), "paper": tuple(range(DIM + 1))}
-HIDDEN = {"quick": (128, 256, 256, 256, 128), "paper": (512, 1024, 1024, 512, 256, 128, 64, 32)}
+HIDDEN = {"quick": (256, 256, 256, 32), "paper": (512, 1024, 1024, 512, 256, 128, 64, 32)}
 BY = ("process", "n_fixed", "dim", "pairs", "loss", "encoder", "convention", "kappa")
 
 
@@ -42,13 +42,12 @@ def cells(
     for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
         for process in synthetic.choose_processes(processes, PROCESSES):
             for n_fixed in N_FIXED[profile]:
-                s = synthetic.Settings.model_validate({
+                found.append(Cell(NAME, synthetic.complete({
                     "process": process, "dim": DIM, "n_fixed": n_fixed, "convention": convention, "loss": "standard",
                     "pairs": "violated" if n_fixed else "holds",
                     "hidden": HIDDEN[profile], "seed": seed, "profile": profile,
                     **schedule(profile, n_fixed),
-                })  # fmt: skip
-                found.append(Cell(NAME, s.model_dump(mode="json")))
+                })))  # fmt: skip
     return found
 
 
@@ -57,14 +56,12 @@ def schedule(profile: str, n_fixed: int) -> dict[str, Any]:
     coin = {"kappa": 0.0} if n_fixed == DIM - 1 else {}
     if profile == "paper":
         return {"steps": 5000, "batch_size": 2000, **coin}
-    return {"steps": 300, "batch_size": 512, "lr": 2e-3, **coin}
+    return {"warm_steps": 150, "extra": 3, "steps": 150, "batch_size": 512, "lr": 5e-3, **coin}
 
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
     """One cell's record, with the published number of its cell beside it."""
-    record, arrays = synthetic.run(NAME, settings)
-    beside = {"published": published(record.settings)}
-    return record.model_copy(update={"result": {**record.result, **beside}}), arrays
+    return synthetic.run(NAME, settings, published)
 
 
 def published(s: dict[str, Any]) -> dict[str, Any] | None:
@@ -78,7 +75,7 @@ def published(s: dict[str, Any]) -> dict[str, Any] | None:
 
 def table(runs: list[records.Record]) -> dict[str, Any]:
     """The table of records: one cell a line, published and predicted beside measured."""
-    lines = synthetic.aggregate(runs, BY)
+    lines = summary.aggregate(runs, BY)
     for line in lines:
         line["published"] = published(line)
     return {

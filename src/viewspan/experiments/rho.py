@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from viewspan import experiments, records
-from viewspan.experiments import synthetic
+from viewspan.experiments import summary, synthetic
 from viewspan.experiments.cells import Cell
 
 NAME = "rho"
@@ -45,13 +45,12 @@ def cells(
         for process in names if processes or profile == "paper" else QUICK_PROCESSES:
             for encoder in ("mlp",) if process == "invertible_mlp" else ("mlp", "inverse"):
                 for rho in RATIOS:
-                    s = synthetic.Settings.model_validate({
+                    found.append(Cell(NAME, synthetic.complete({
                         "process": process, "pairs": "violated", "convention": convention, "encoder": encoder, "rho": rho,
                         "loss": {0.0: "standard", 1.0: "corrected"}.get(rho, "mixed"),
                         "seed": seed, "profile": profile,
                         **schedule(profile, process, encoder, rho),
-                    })  # fmt: skip
-                    found.append(Cell(NAME, s.model_dump(mode="json")))
+                    })))  # fmt: skip
     return found
 
 
@@ -74,9 +73,7 @@ def schedule(profile: str, process: str, encoder: str, rho: float) -> dict[str, 
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
     """One cell's record, with the published numbers of its cell beside it."""
-    record, arrays = synthetic.run(NAME, settings)
-    beside = {"published": published(record.settings)}
-    return record.model_copy(update={"result": {**record.result, **beside}}), arrays
+    return synthetic.run(NAME, settings, published)
 
 
 def published(s: dict[str, Any]) -> dict[str, Any] | None:
@@ -97,12 +94,12 @@ def published(s: dict[str, Any]) -> dict[str, Any] | None:
     }
     small = s["encoder"] == "mlp" and s["process"] in ("invertible_mlp", "patches", "spiral")
     m = 1000 if small else 2000
-    return {**found, "m": m, "loss_minus_log_m": synthetic.comparable(found["loss"], m, None)}
+    return {**found, "m": m, "loss_minus_log_m": summary.comparable(found["loss"], m)}
 
 
 def table(runs: list[records.Record]) -> dict[str, Any]:
     """The table of records: one cell a line, published and predicted beside measured."""
-    lines = synthetic.aggregate(runs, BY)
+    lines = summary.aggregate(runs, BY)
     for line in lines:
         line["published"] = published(line)
     return {

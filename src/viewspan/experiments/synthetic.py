@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import time
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,7 +33,6 @@ from viewspan import (
 )
 from viewspan.experiments import lifting
 from viewspan.experiments.cells import validated
-from viewspan.experiments.summary import spread
 
 ProcessName = Literal["identity", "linear", "spiral", "patches", "invertible_mlp", "monomial"]
 PROCESSES: tuple[str, ...] = get_args(ProcessName)
@@ -56,7 +55,7 @@ class Settings(pydantic.BaseModel):
         rho: share of negatives from the anchor's fibre; 0 standard, 1 corrected.
         beta: weight of the uniformity term.
         weight: w, weight of the moved term of ``tagged``.
-        warm_steps: steps of ``tagged`` on the moved term alone, before the `steps`.
+        warm_steps: steps before the `steps`, with a schedule of their own; of ``tagged`` on the moved term alone.
         warm_batch_size: pairs encoded in each of those; `batch_size` if None.
         extra: further output coordinates of the MLP while it warms up; they fade over the first half of it.
         drawn: pairs drawn a step for ``tagged``, a share `share` of them moved; every moved pair enters the batch (up
@@ -187,7 +186,7 @@ def share_on_fibre(s: Settings) -> float:
 
 
 def train(s: Settings) -> tuple[nn.Module, nn.Module, pairs.PairLaw, training.Run]:
-    """f trained, g, the law and the run; a tagged run first takes `warm_steps` on its moved term alone."""
+    """f trained, g, the law and the run; `warm_steps` come first, of a tagged run on its moved term alone."""
     g, law = process_of(s), law_of(s)
     f = encoder_of(s, g.out_dim)  # type: ignore[arg-type]
     device = str(runtime.device(s.device).type)
@@ -202,8 +201,8 @@ def train(s: Settings) -> tuple[nn.Module, nn.Module, pairs.PairLaw, training.Ru
 
     if not s.warm_steps:
         return f, g, law, fit(f, loss_of(s), s.steps, s.batch_size)
-    moved_alone = losses.TaggedInfoNCE(s.temperature, weight=1.0)
-    warm = fit(warming(s, f), moved_alone, s.warm_steps, s.warm_batch_size or s.batch_size)
+    first = losses.TaggedInfoNCE(s.temperature, weight=1.0) if s.loss == "tagged" else loss_of(s)
+    warm = fit(warming(s, f), first, s.warm_steps, s.warm_batch_size or s.batch_size)
     run = fit(f, loss_of(s), s.steps, s.batch_size)
     later = {**run.history, "step": [step + s.warm_steps for step in run.history["step"]]}
     history = {key: warm.history[key] + later[key] for key in later}
@@ -233,12 +232,17 @@ def warming(s: Settings, f: nn.Module) -> nn.Module:
     )
 
 
-def run(experiment: str, settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
+def run(
+    experiment: str,
+    settings: dict[str, Any],
+    published: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None,
+) -> tuple[records.Record, dict[str, np.ndarray]]:
     """Train, measure and describe one run.
 
     Args:
         experiment: the experiment the record belongs to.
         settings: the fields of `Settings`.
+        published: gives the published numbers of a run's settings, kept beside the measured ones.
 
     Returns:
         The record, and the sidecar arrays ``z`` (1000 fixed anchors) and ``h`` (their images under h = f∘g).
@@ -248,6 +252,8 @@ def run(experiment: str, settings: dict[str, Any]) -> tuple[records.Record, dict
     with runtime.threads(s.threads):
         f, g, law, trained = train(s)
         result = measure(f, g, law, s)
+        if published is not None:
+            result["published"] = published(s.model_dump(mode="json"))
         z = sphere.uniform(N_SIDECAR, s.dim, generator=torch.Generator().manual_seed(0))
         arrays = {"z": z.numpy(), "h": embed(f, g, z).numpy()}
     record = records.Record(
@@ -340,37 +346,6 @@ def isometry_loss(law: pairs.PairLaw, s: Settings) -> float | None:
         return theory.predict(law, temperature=s.temperature, rho=share_on_fibre(s)).orthogonal_loss
     except (ValueError, TypeError):
         return None
-
-
-def aggregate(runs: list[records.Record], by: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Runs that agree in the settings `by` become one cell with mean and spread over seeds."""
-    groups: dict[tuple[Any, ...], list[records.Record]] = {}
-    for record in runs:
-        groups.setdefault(tuple(map(repr, (record.settings[key] for key in by))), []).append(record)
-    return [cell(group, by) for group in groups.values()]
-
-
-def cell(runs: list[records.Record], by: tuple[str, ...]) -> dict[str, Any]:
-    """One line of a table: mean ± standard deviation (n − 1; null for one seed) of every measured number."""
-    first = runs[0]
-    line: dict[str, Any] = {key: first.settings[key] for key in by}
-    line["seeds"] = len(runs)
-    line["m"] = first.result["m"]
-    for key in ("r2", "mcc", "ape", "loss_minus_log_m", "above_floor"):
-        line[key] = spread([r.result[key] for r in runs])
-    line["mcc_reference"] = first.result["mcc_reference"]
-    line["predicted"] = first.result["predicted"]
-    kinds = [r.result["diagnosis"] for r in runs]
-    line["diagnosis"] = max(sorted(set(kinds)), key=kinds.count)
-    line["diagnoses"] = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-    line["r2_runs"] = [r.result["r2"] for r in runs]
-    line["seconds"] = sum(r.seconds for r in runs)
-    return line
-
-
-def comparable(loss: float | None, m: int, c: float | None) -> float | None:
-    """A loss at M negatives on the scale of M → ∞: loss − log M − c/M (without c where it is not known)."""
-    return None if loss is None else loss - math.log(m) - (c or 0.0) / m
 
 
 def choose_seeds(profile: str, seeds: int | None, own: dict[str, int]) -> range:

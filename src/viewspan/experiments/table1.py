@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from viewspan import checks, experiments, records
-from viewspan.experiments import synthetic
+from viewspan.experiments import summary, synthetic
 from viewspan.experiments.cells import Cell
 
 NAME = "table1"
@@ -88,10 +88,7 @@ def schedule(profile: str, process: str, pair_law: str, loss: str, encoder: str)
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
     """One cell's record, with the published numbers of its cell beside it."""
-    record, arrays = synthetic.run(NAME, settings)
-    return record.model_copy(
-        update={"result": {**record.result, "published": published(record.settings)}}
-    ), arrays
+    return synthetic.run(NAME, settings, published)
 
 
 def published(s: dict[str, Any]) -> dict[str, Any] | None:
@@ -115,14 +112,14 @@ def published(s: dict[str, Any]) -> dict[str, Any] | None:
         "ape": more["ape"]["mean"],
         "loss": more["loss"]["mean"],
         "m": m,
-        "loss_minus_log_m": synthetic.comparable(more["loss"]["mean"], m, None),
+        "loss_minus_log_m": summary.comparable(more["loss"]["mean"], m),
     }
 
 
 def table(runs: list[records.Record]) -> dict[str, Any]:
     """The table of records: one cell a line, published and predicted beside measured."""
     lines = []
-    for line in synthetic.aggregate(runs, BY):
+    for line in summary.aggregate(runs, BY):
         line["variant"] = {"process": line.pop("process_variant"), "norm_order": line.pop("norm_order")}
         line["published"] = published(line)
         lines.append(line)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from viewspan import experiments, records
-from viewspan.experiments import synthetic
+from viewspan.experiments import summary, synthetic
 from viewspan.experiments.cells import Cell
 
 NAME = "tagged"
@@ -44,13 +44,12 @@ def cells(
         for process in names if processes or profile == "paper" else QUICK_PROCESSES:
             for share in SHARES[profile]:
                 for loss in ("tagged", "standard") if share > 0 else ("standard",):
-                    s = synthetic.Settings.model_validate({
+                    found.append(Cell(NAME, synthetic.complete({
                         "process": process, "convention": convention, "share": share, "loss": loss,
                         "pairs": "tagged" if loss == "tagged" else "mixture",
                         "seed": seed, "profile": profile,
                         **schedule(profile, process, loss, share),
-                    })  # fmt: skip
-                    found.append(Cell(NAME, s.model_dump(mode="json")))
+                    })))  # fmt: skip
     return found
 
 
@@ -75,14 +74,11 @@ def schedule(profile: str, process: str, loss: str, share: float) -> dict[str, A
 
 def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
     """One cell's record, with the moved pairs it saw and the published numbers of its process."""
-    record, arrays = synthetic.run(NAME, settings)
+    record, arrays = synthetic.run(NAME, settings, published)
     s = synthetic.Settings(**settings)
     steps = ((s.warm_steps, s.warm_batch_size or s.batch_size), (s.steps, s.batch_size))
-    beside = {
-        "published": published(record.settings),
-        "moved_pairs": sum(n * synthetic.moved_pairs(s, size) for n, size in steps),
-    }
-    return record.model_copy(update={"result": {**record.result, **beside}}), arrays
+    moved = sum(n * synthetic.moved_pairs(s, size) for n, size in steps)
+    return record.model_copy(update={"result": {**record.result, "moved_pairs": moved}}), arrays
 
 
 def published(s: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +91,7 @@ def published(s: dict[str, Any]) -> dict[str, Any]:
 
 def table(runs: list[records.Record]) -> dict[str, Any]:
     """The table of records: tagged beside untagged at each share, and the published ways to train beside both."""
-    lines = synthetic.aggregate(runs, BY)
+    lines = summary.aggregate(runs, BY)
     for line in lines:
         line["published"] = published(line)
     return {

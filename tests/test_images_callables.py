@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -219,6 +220,11 @@ def two_sizes(image: Tensor) -> Tensor:
         (two_sizes, r"must give one shape, got \(3, 8, 8\) for cat-0 and \(3, 4, 8\) for cat-3"),
         (lambda image: None, "on cat-0 must return an image, got NoneType"),
         (lambda image: "x", "on cat-0 must return an image, got str"),
+        (lambda image: {"image": image}, "on cat-0 must return an image, got dict"),
+        (
+            lambda image: sys.exit(0),
+            r"failed on cat-0: ended the program \(exit code 0\) \(test_images_callables.py",
+        ),
         (lambda x: x.mean(0), r"must return \(C, h, w\), got shape \(8, 8\)"),
         (lambda x: x * torch.nan, "on cat-0 returned NaN"),
         (lambda x: x * 255.0, "returned floats up to .*; return uint8, or floats in"),
@@ -228,6 +234,17 @@ def test_faults_name_the_pipeline_and_the_image(function: Callable[..., Any], me
     names = [f"cat-{i}" for i in range(6)]
     with pytest.raises((ValueError, TypeError), match=message):
         views.resolve(function)(BATCH, seed=0, epoch=0, indices=range(6), view=0, names=names)
+
+
+def test_an_error_is_told_with_the_line_it_came_from() -> None:
+    line = fails_on_third.__code__.co_firstlineno + 2
+    with pytest.raises(ValueError, match=rf"KeyError: 'no box' \(test_images_callables.py, line {line}\)"):
+        viewed(fails_on_third)
+
+
+def test_views_that_hang_on_a_gradient_are_taken_as_they_are() -> None:
+    weight = torch.full((1,), 0.5, requires_grad=True)
+    assert torch.equal(viewed(lambda x: weight * x), FLOAT / 2)
 
 
 def test_an_operation_of_a_compose_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,7 @@ def test_npz_16_bit_and_gray(tmp_path: Path) -> None:
         (np.full((2, 3, 6, 6), 100, np.uint16), "its range cannot be told"),
         (np.full((2, 3, 6, 6), 1, np.int64), "its range cannot be told"),
         (np.zeros((2, 3, 6, 4), np.uint8), "channels' axis cannot be told"),
+        (np.zeros((2, 6, 6, 5), np.uint8), r"look like \(n, H, W, C\)"),
         (np.zeros((2, 6), np.uint8), "must have shape"),
         (np.zeros((0, 3, 6, 6), np.uint8), "must have shape"),
     ],
@@ -277,6 +279,48 @@ def test_datasets_sequences_and_objects() -> None:
 def test_other_objects_are_refused(source: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         images.load(source)
+
+
+class Leaves:
+    """A Dataset that ends the program at its second item."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, i: int) -> object:
+        return BYTES[i] if i == 0 else sys.exit(0)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (Leaves(), r"item 1 cannot be had: ended the program \(exit code 0\)"),
+        (Pairs([np.zeros((9, 9, 5), np.uint8)]), r"looks like \(H, W, C\)"),
+        ("", "data must be named"),
+    ],
+)
+def test_data_that_cannot_be_had_says_why(source: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        images.load(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys; sys.exit(0)", r"cannot import {0} \(ended the program \(exit code 0\)"),
+        ("def f(:", r"cannot import {0} \(SyntaxError: invalid syntax \({0}.py, line 1\)"),
+        ("x = {{}}['a']", r"cannot import {0} \(KeyError: 'a' \({0}.py, line 1\)"),
+        ("def f():\n    raise OSError('disk')", r"data '{0}:f' failed: OSError: disk \({0}.py, line 2\)"),
+    ],
+)
+def test_a_module_that_fails_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    name = f"failing_images_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text.format())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message.format(name)):
+        images.load(f"{name}:f")
 
 
 def test_a_named_object_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,7 +338,7 @@ def test_images_of_several_sizes(tmp_path: Path) -> None:
     assert torch.equal(
         out[[0, 2]], views.resolve("crop", size=16)(BATCH[[0, 2]], seed=0, epoch=0, indices=[0, 2], view=0)
     )
-    with pytest.raises(ValueError, match=r"must be of one shape.*a and .*b; give a size"):
+    with pytest.raises(ValueError, match=r"must be of one shape.*a and .*b; give a crop its size"):
         views.resolve("all-without-crop")(
             several, seed=0, epoch=0, indices=[0, 1, 2], view=0, names=["a", "b", "c"]
         )
@@ -363,7 +363,14 @@ def test_a_yaml_file_lists_operations(tmp_path: Path) -> None:
         ("- {flip: {}, crop: {}}", "must be an operation's name"),
         ("- no_such_module:X", "cannot import no_such_module"),
         ("crop", "must hold a list of operations, got str"),
-        ("", "must hold a list of operations, got NoneType"),
+        ("", "must hold a list of operations, got an empty file"),
+        ("[]", "must hold a list of operations, got an empty list"),
+        ("- crop: {area: 0.5}", r"item 1, crop: area must be two numbers, got 0\.5"),
+        ("- crop: {ratio: }", "item 1, crop: ratio must be two numbers, got None"),
+        ("- jitter: {hue: '0.1'}", "item 1, jitter: hue must be a number, got '0.1'"),
+        ("- builtins:len: {obj: []}", "item 1, builtins:len: TypeError: len"),
+        ("- builtins:int: {}", "item 1, builtins:int: must give a callable, got int"),
+        ("- sys:exit: {}\n- builtins:exit: {code: 0}", r"builtins:exit: ended the program \(exit code 0\)"),
         ("- [", "not YAML"),
     ],
 )
@@ -371,6 +378,13 @@ def test_yaml_errors_name_the_place(tmp_path: Path, text: str, message: str) -> 
     (tmp_path / "own.yaml").write_text(text)
     with pytest.raises(ValueError, match=message):
         views.resolve(str(tmp_path / "own.yaml"))
+
+
+def test_a_blur_wider_than_the_image_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"operation blur: kernel must be less than twice the sides \(16, 16\)"
+    ):
+        viewed(views.ViewPipeline("wide", (("blur", operations.Blur(kernel=33)),)), BATCH[:1, :, :16, :16])
 
 
 def test_a_missing_yaml_file_and_a_needless_size(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from viewspan.images import decode, folders
+from viewspan.images import decode, folders, named
 
 if TYPE_CHECKING:
     import torch
@@ -65,6 +65,10 @@ def batch(values: Any, name: str = "images") -> np.ndarray:
     if first and last and values.shape[1] != values.shape[3]:
         raise ValueError(
             f"{name} of shape {values.shape}: the channels' axis cannot be told; give more than 4 pixels"
+        )
+    if not first and not last and values.shape[1] == values.shape[2] != values.shape[3]:
+        raise ValueError(
+            f"{name} of shape {values.shape} look like (n, H, W, C): with more than 4 channels give (n, C, H, W)"
         )
     if last and not first:
         values = values.transpose(0, 3, 1, 2)
@@ -136,7 +140,9 @@ def sequence(items: Any) -> tuple[list[np.ndarray], list[Any] | None]:
 def _items(items: Any) -> Iterator[Any]:
     """Items by position; a Dataset promises len() and [i], not iteration."""
     for i in range(len(items)):
-        yield items[i]
+        with named.blamed(f"data: item {i} cannot be had"):
+            item = items[i]
+        yield item
 
 
 def one(image: Any, name: str) -> np.ndarray:
@@ -150,7 +156,8 @@ def one(image: Any, name: str) -> np.ndarray:
         raise ValueError(
             f"{name} must be an image (C, H, W), got shape {values.shape} of dtype {values.dtype}"
         )
-    if values.shape[0] > 4 and values.shape[1] > 4 and values.shape[2] <= 4:
+    bands_last = values.shape[0] == values.shape[1] != values.shape[2]
+    if values.shape[0] > 4 and values.shape[1] > 4 and (values.shape[2] <= 4 or bands_last):
         raise ValueError(f"{name} must be (C, H, W), got shape {values.shape}, which looks like (H, W, C)")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"{name} holds NaN or infinity")

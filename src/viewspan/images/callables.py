@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from viewspan import checks
-from viewspan.images import arrays, decode
+from viewspan.images import arrays, decode, named
 from viewspan.images.draws import Draws, seed_globals, seeded_globals
 
 LARGEST_FLOAT = 20.0  # normalised pixels stay below; a float image on the scale 0..255 does not
@@ -123,11 +123,12 @@ def _original(image: Tensor, kind: str) -> np.ndarray:
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple):
         return isinstance(b, list | tuple) and len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b))
-    try:
-        a, b = np.asarray(a), np.asarray(b)
-        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-    except (TypeError, ValueError):
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        a, b = a.detach(), b.detach()
+    x, y = np.asarray(a), np.asarray(b)
+    if x.dtype == object:
         return True  # nothing that can be compared; the result itself is refused later
+    return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
 
 
 def to_pil(image: Tensor) -> Any:
@@ -206,10 +207,8 @@ def run_chain(
                 where = f"views {pipeline}" + (f", operation {name}" if len(chain) > 1 else "")
                 try:
                     value = step.run(value, (shared[k][i], own[k][i]), draws.view, raw=k == 0)
-                except Exception as error:
-                    raise ValueError(
-                        f"{where}, failed on {names[i]}: {type(error).__name__}: {error}"
-                    ) from error
+                except (Exception, SystemExit) as error:
+                    raise ValueError(f"{where}, failed on {names[i]}: {named.told(error)}") from error
             out.append(_view(value, f"views {pipeline} on {names[i]}"))
             if out[i].shape != out[0].shape:
                 raise ValueError(

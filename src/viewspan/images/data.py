@@ -101,14 +101,19 @@ class ImageSet:
             else f"{self.channels} channels, mixed sizes"
         )
         parts = [f"{len(self)} images, {shape}"]
-        parts += [f"{len(self.classes)} classes"] if self.labels is not None else ["no labels"]
-        parts += [f"{self.ignored} entries ignored"] if self.ignored else []
+        n = len(self.classes)
+        parts += [f"{n} class{'es' if n > 1 else ''}" if self.labels is not None else "no labels"]
+        parts += [f"{self.ignored} entr{'ies' if self.ignored > 1 else 'y'} ignored"] if self.ignored else []
         if self.skipped:
             parts.append(
                 f"{len(self.skipped)} skipped ({', '.join(f'{n}: {why}' for n, why in self.skipped)})"
             )
         copies = sum(len(group) - 1 for group in self.duplicates)
-        parts += [f"{copies} exact copies ({' = '.join(self.duplicates[0])}, …)"] if copies else []
+        if copies:
+            more = ", …" if len(self.duplicates) > 1 else ""
+            parts.append(
+                f"{copies} exact {'copies' if copies > 1 else 'copy'} ({' = '.join(self.duplicates[0])}{more})"
+            )
         return "; ".join(parts)
 
 
@@ -158,11 +163,14 @@ def _load(
 ) -> ImageSet:
     if isinstance(source, str | os.PathLike):
         text = os.fspath(source)
+        if not text:
+            raise ValueError("data must be named, got an empty text")
         if text == "cifar10" or text.startswith("cifar10:"):
             return _relabelled(_cifar10(text.partition(":")[2], split or "train"), classes)
         if not Path(text).exists() and named.is_named(text):
             found = named.import_named(text, what="data")
-            source = found() if callable(found) and not hasattr(found, "__len__") else found
+            with named.blamed(f"data {text!r} failed"):
+                source = found() if callable(found) and not hasattr(found, "__len__") else found
             return replace(load(source, split=split, classes=classes), source=text)
         if Path(text).is_file() and text.lower().endswith(".npz"):
             _no_split(split)

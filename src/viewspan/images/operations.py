@@ -187,7 +187,7 @@ def resample(x: Tensor, boxes: np.ndarray, size: tuple[int, int]) -> Tensor:
 
 def _range(name: str, values: tuple[float, float], *, high: float = math.inf) -> None:
     """Two ordered positive numbers."""
-    if len(values) != 2:
+    if not isinstance(values, tuple | list) or len(values) != 2:
         raise ValueError(f"{name} must be two numbers, got {values!r}")
     low = checks.number(name, values[0], low=0, high=high, open_low=True)
     checks.number(name, values[1], low=low, high=high)
@@ -268,6 +268,10 @@ class Blur:
     def __call__(self, x: Tensor, draws: Draws, name: str) -> Tensor:
         import kornia
 
+        if min(x.shape[2:]) <= self.kernel // 2:
+            raise ValueError(
+                f"kernel must be less than twice the sides {tuple(x.shape[2:])}, got {self.kernel}"
+            )
         u = draws.uniform(name, 2)
         sigma = torch.from_numpy(_spread(u[:, 1], *self.sigma)).to(x.device, x.dtype)
         out = kornia.filters.gaussian_blur2d(x, self.kernel, torch.stack((sigma, sigma), 1))

@@ -94,7 +94,8 @@ class ViewPipeline:
         if odd is not None:
             raise ValueError(
                 f"views {self.name} must be of one shape, got {tuple(out[0].shape)} for {called[0]} and "
-                f"{tuple(out[odd].shape)} for {called[odd]}; give a size, or resize the images first"
+                f"{tuple(out[odd].shape)} for {called[odd]}; give a crop its size (views in a .yaml file: "
+                "- crop: {size: 32}), or resize the images first"
             )
         return torch.stack(out)
 

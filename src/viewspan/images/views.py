@@ -129,7 +129,8 @@ def from_yaml(path: str | os.PathLike[str], *, order: str = "fixed") -> ViewPipe
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(items, list) or not items:
-        raise ValueError(f"{path} must hold a list of operations, got {type(items).__name__}")
+        got = "an empty file" if items is None else "an empty list" if items == [] else type(items).__name__
+        raise ValueError(f"{path} must hold a list of operations, got {got}")
     return ViewPipeline(
         str(path),
         tuple(_unique([_item(item, f"{path}, item {i + 1}") for i, item in enumerate(items)])),
@@ -158,6 +159,8 @@ def _item(item: Any, where: str) -> tuple[str, Any]:
         given = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
     try:
         made = maker(**given) if inspect.isclass(maker) or given else maker
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}, {name}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{where}, {name}: {named.told(error)}") from error
+    if not callable(made):
+        raise ValueError(f"{where}, {name}: must give a callable, got {type(made).__name__}")
     return label, made if maker in OPERATIONS.values() else callables.UserOperation(made)

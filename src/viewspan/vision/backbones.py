@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from viewspan import checks
+from viewspan.images import named
 
 Backbone = Callable[..., nn.Module]
 FEATURES = 512
@@ -143,10 +144,13 @@ class Encoder(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Backbone features, (n, C, H, W) in [0, 1] -> (n, d)."""
-        out = self.backbone(images)
+        with named.blamed(f"encoder {described(self.backbone)} failed on images {tuple(images.shape)}"):
+            out = self.backbone(images)
         if not isinstance(out, Tensor) or out.ndim < 2 or len(out) != len(images):
             got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(f"encoder must map ({len(images)}, C, H, W) to ({len(images)}, d), got {got}")
+        if not out.is_floating_point():
+            raise ValueError(f"encoder must give floating-point features, got {out.dtype}")
         return out.flatten(1)
 
     def project(self, images: Tensor) -> Tensor:
@@ -191,7 +195,8 @@ def _call(backbone: Backbone, shape: tuple[int, int, int]) -> Any:
             f"encoder {described(backbone)} needs {', '.join(needed)}; only channels and size are given: "
             "wrap it in a function that sets the rest"
         )
-    return backbone(**{k: v for k, v in offered.items() if k in parameters})
+    with named.blamed(f"encoder {described(backbone)} cannot be built"):
+        return backbone(**{k: v for k, v in offered.items() if k in parameters})
 
 
 def name(backbone: Backbone | nn.Module) -> str | None:

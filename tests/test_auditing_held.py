@@ -127,3 +127,27 @@ def test_few_views_give_the_rank_of_displacements_instead() -> None:
 def test_data_dimension_of_a_sphere() -> None:
     z = sphere.uniform(3000, 4, generator=torch.Generator().manual_seed(0))
     assert intrinsic_dimension(z.numpy()).value == pytest.approx(3, abs=0.3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300, np.array([1e-200, 1.0, 1e200])])
+def test_the_size_of_the_numbers_does_not_matter(size: float) -> None:
+    views = testing.held_pairs(400, dim=3, n_held=1, kappa=10 / 3).views
+    plain, scaled = held_directions(views), held_directions(views * size)
+    assert len(scaled.directions) == len(plain.directions) == 1
+    assert scaled.shares == pytest.approx(plain.shares, abs=1e-9)
+    floors = held_directions(views * size, noise=1.0)  # may hide everything, and must not fail
+    assert floors.rank <= 3
+    if np.ndim(size) == 0:
+        assert scaled.directions[0].vector == pytest.approx(plain.directions[0].vector, abs=1e-6)
+        cloud = views[:, 1] * size
+        assert intrinsic_dimension(cloud).value == pytest.approx(
+            intrinsic_dimension(views[:, 1]).value, abs=1e-6
+        )
+
+
+def test_copies_up_to_rounding_are_copies() -> None:
+    plane = np.random.default_rng(0).random((600, 2))
+    twice = np.concatenate([plane, plane + 1e-12])
+    assert intrinsic_dimension(twice).value == pytest.approx(intrinsic_dimension(plane).value, abs=0.05)
+    assert intrinsic_dimension(twice).copies >= 590

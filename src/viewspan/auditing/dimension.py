@@ -17,6 +17,7 @@ MIN_VIEWS = 200  # views of an anchor below which TwoNN of its views is not quot
 MIN_DATA = 50  # distinct anchors below which the data's dimension is not quoted
 _FEW = 20  # points that occur once: fewer, among repeated ones, and the views are a finite set
 _COPY = 1e-6  # a neighbour closer than this share of the median distance is a copy up to rounding
+_SAME = 1e-8  # points that agree to this share of the data's spread are copies
 _DISCARD = 0.1  # share of the largest ratios left out: they meet the edges of the data
 _ENERGY = 0.02  # share of the largest displacement variance below which a tangent direction is not reached
 
@@ -73,7 +74,7 @@ def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
     d is the slope through the origin of −log(1 − F) against log(r₂/r₁), F its empirical distribution, without the
     largest tenth.
 
-    Exact copies are removed first: they make r₁ = 0. If all but a few points are repeated, they are draws from a
+    Copies, up to rounding, are removed first: they make r₁ = 0. If all but a few points are repeated, they are draws from a
     finite set, of dimension 0.
 
     Reference: Facco et al., "Estimating the intrinsic dimension of datasets by a minimal neighborhood
@@ -93,7 +94,11 @@ def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
     """
     x = _points(points)
     n = len(x)
-    distinct, counts = np.unique(x, axis=0, return_counts=True)
+    spread = float(np.sqrt(x.var(0).sum()))
+    _, first, counts = np.unique(
+        np.round((x - x.mean(0)) / (_SAME * spread or 1.0)), axis=0, return_index=True, return_counts=True
+    )
+    distinct = x[first]
     copies = n - len(distinct)
     if len(distinct) == 1:
         return Dimension(value=0.0, interval=(0.0, 0.0), n=1, copies=copies)
@@ -263,4 +268,5 @@ def _points(value: npt.ArrayLike) -> Floats:
     if bad.any():
         raise ValueError(f"points row {int(bad.argmax())} is not finite")
     checks.integer("points (dimensions)", x.shape[1], low=1)
-    return x
+    size = float(np.abs(x).max())  # dimensions do not depend on it, squares of huge or tiny numbers do
+    return x / size if size > 0 else x

@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 _RANK = 1e-9  # share of the largest total variance below which a direction is not in the data
 _ROUNDING = 1e-6  # share of variance that float32 data cannot resolve
+_ALL_NOISE = 1e6  # noise beyond this multiple of the data's spread says no more
 _DETECT = 3.0  # standard errors above the noise at which a direction counts as moved
 
 
@@ -90,10 +91,8 @@ def held_directions(
     if noise is not None and repeats is not None:
         raise ValueError("noise and repeats both give the floor, pass one of them")
     checks.number("threshold", threshold, low=0, high=1, open_low=True)
-    x = x - x.mean((0, 1))
-    scale = x.std((0, 1))
-    x = x / np.where(scale > 0, scale, 1.0)
-    floor, name, df_noise = _floor(noise, repeats, np.where(scale > 0, scale, 1.0))
+    x, scale = _standardised(x)
+    floor, name, df_noise = _floor(noise, repeats, scale)
     within, total = _covariances(x)
     df = n * (k - 1)
     basis = _signal_basis(total, floor, n)
@@ -125,7 +124,7 @@ def held_directions(
             status="held" if exact else "held or below sigma",
             share=float(max(shares[j], 0.0)),
             sigma=float(math.sqrt(max(raw[j], 0.0) / everything[j])),
-            vector=_unit(w[:, j] / np.where(scale > 0, scale, 1.0)),
+            vector=_unit(w[:, j], scale),
             correlations=_correlations(w[:, j], total, everything[j]),
         )
         for j, exact in _held(shares, limit, raw / everything, known=name != "unknown", threshold=threshold)
@@ -168,7 +167,8 @@ def _floor(
     sd = np.asarray(noise, dtype=np.float64)
     if sd.shape not in ((), (d,)) or not np.isfinite(sd).all() or (sd < 0).any():
         raise ValueError(f"noise must be a standard deviation >= 0, a scalar or shape ({d},), got {noise!r}")
-    return np.diag((np.broadcast_to(sd, (d,)) / scale) ** 2), "given", 0
+    share = np.minimum(np.broadcast_to(sd, (d,)) / scale, _ALL_NOISE)
+    return np.diag(share**2), "given", 0
 
 
 def _covariances(x: Floats) -> tuple[Floats, Floats]:
@@ -203,7 +203,21 @@ def _correlations(w: Floats, total: Floats, variance: float) -> tuple[float, ...
     return tuple(float(v) for v in np.clip(r, -1, 1))
 
 
-def _unit(w: Floats) -> tuple[float, ...]:
+def _standardised(x: Floats) -> tuple[Floats, Floats]:
+    """Coordinates with mean 0 and standard deviation 1, and their scale; largest value first: squares stay finite."""
+    size = np.abs(x).max((0, 1))
+    size = np.where(size > 0, size, 1.0)
+    x = x / size
+    x = x - x.mean((0, 1))
+    sd = x.std((0, 1))
+    sd = np.where(sd > 0, sd, 1.0)
+    return x / sd, size * sd
+
+
+def _unit(w: Floats, scale: Floats) -> tuple[float, ...]:
+    """A direction of standardised coordinates in the data's own units, of length 1."""
+    w = w * (scale.min() / scale)
+    w = w / np.abs(w).max()
     w = w / np.linalg.norm(w)
     return tuple(float(v) for v in w * np.sign(w[np.abs(w).argmax()]))
 

@@ -68,6 +68,8 @@ def measure(
 
 def _support(views: Floats, *, table: bool) -> dimension.Support:
     n = len(views)
+    size = np.abs(views).max((0, 1) if table else None)
+    views = views / np.where(size > 0, size, 1.0)  # squares of huge or tiny numbers leave the range of floats
     if table:
         sd = views.std((0, 1))
         views = views / np.where(sd > 0, sd, 1.0)  # columns have units of their own

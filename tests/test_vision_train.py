@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -239,6 +242,129 @@ def test_a_signal_stops_with_a_checkpoint_and_resume_ends_at_the_same_weights(
     assert train(tmp_path).reused
 
 
+class Wrapped(nn.Module):
+    """A small encoder whose output goes through a function."""
+
+    def __init__(self, after: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.net = Tiny(3, (8, 8), 0.0)
+        self.after = after
+
+    def forward(self, x: Tensor) -> object:
+        return self.after(self.net(x))
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        (lambda h: h.sum(1), r"must map \(4, C, H, W\) to \(4, d\), got \(4,\)"),
+        (lambda h: {"features": h}, r"to \(4, d\), got dict"),
+        (lambda h: h * torch.nan, "before the first step the embedding of image 0 .* has length nan, not 1"),
+        (lambda h: h * 0, "has length 0, not 1"),
+        (lambda h: h.detach(), "embeddings that hang on its weights"),
+        (lambda h: h.to(torch.complex64), "floating-point features, got torch.complex64"),
+        (lambda h: {}["depth"], r"encoder Wrapped failed on images \(4, 3, 8, 8\): KeyError: 'depth' \(test_vision_train.py"),
+        (lambda h: h @ h, r"encoder Wrapped failed .*: RuntimeError: .*shapes.* \(test_vision_train.py"),
+        (lambda h: sys.exit(0), r"failed .*: ended the program \(exit code 0\)"),
+    ],
+)  # fmt: skip
+def test_an_encoder_that_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, after: Callable[[Tensor], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        vision.train(some(), encoder=Wrapped(after), views="crop", epochs=1, seed=0, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_views_too_few_for_a_pair_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="returned 1 views, view 2 was asked for"):
+        vision.train(some(), encoder=Tiny, views=lambda x: [x], epochs=1, seed=0, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_maker_of_encoders_that_fails_is_named() -> None:
+    def maker(channels: int) -> nn.Module:
+        raise KeyError("depth")
+
+    with pytest.raises(ValueError, match=r"maker cannot be built: KeyError: 'depth' \(test_vision_train.py"):
+        vision.train(some(), encoder=maker, views="crop", epochs=1, seed=0)
+
+
+def test_a_mask_of_infinities_is_no_divergence(tmp_path: Path) -> None:
+    class Masked(Tiny):
+        def __init__(self, channels: int, size: tuple[int, int]) -> None:
+            super().__init__(channels, size)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    run = vision.train(some(), encoder=Masked, views="crop", epochs=1, seed=0, out=tmp_path)
+    assert torch.equal(run.encoder.state_dict()["backbone.mask"], torch.tensor([0.0, -torch.inf]))
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
+    with (
+        records.Store(tmp_path).claim("run", {}),
+        pytest.raises(ValueError, match="another run is writing to this folder"),
+    ):
+        vision.train(some(), encoder=Tiny, views="crop", epochs=1, seed=0, out=tmp_path)
+    assert not (tmp_path / "settings.json").exists()
+    vision.train(some(), encoder=Tiny, views="crop", epochs=1, seed=0, out=tmp_path)
+    assert not list(tmp_path.glob("*.claim"))
+
+
+def test_a_damaged_checkpoint_alone_is_told_with_what_to_do(tmp_path: Path) -> None:
+    def train() -> vision.TrainRun:
+        return vision.train(
+            some(), encoder=Tiny, views="crop", epochs=2, seed=0, out=tmp_path, resume=True, save_seconds=0
+        )
+
+    train()
+    for path in [*tmp_path.glob("train-*.json"), *tmp_path.glob("step-*.resume")]:
+        path.unlink() if path.suffix == ".json" else path.write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"no checkpoint in .* can be used .*empty it and train anew"):
+        train()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert train().steps == 2
+
+
+def test_settings_tell_the_weights_a_module_came_with() -> None:
+    torch.manual_seed(0)
+    one, other = Tiny(3, (8, 8)), Tiny(3, (8, 8))
+    first, second, again = (
+        vision.train(some(4), encoder=e, views="crop", epochs=1, seed=0).settings["encoder"]
+        for e in (one, other, one)
+    )
+    assert first == again != second
+
+
+def test_a_run_of_ones_own_code_is_not_taken_for_that_of_an_edited_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(views: Any) -> vision.TrainRun:
+        return vision.train(some(4), encoder=vision.convnet, views=views, epochs=1, seed=0, out=tmp_path)
+
+    file = tmp_path / "own_views_edited.py"
+    file.write_text("def darker(image):\n    return image\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_views_edited")
+    train(own.darker)
+    file.write_text("def darker(image):\n    return image.point(lambda v: v // 2)\n\n\nother = 1\n")
+    own = importlib.reload(own)
+    with pytest.raises(ValueError, match="holds a run with other settings: code "):
+        train(own.darker)
+    file.write_text("other = 3\n\n\ndef darker(image):\n    return image\n")
+    assert train(importlib.reload(own).darker).reused
+    assert (
+        "code" not in vision.train(some(4), encoder=vision.convnet, views="crop", epochs=1, seed=0).settings
+    )
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match="seed must be in 0"):
+        vision.train(some(), encoder=Tiny, views="crop", epochs=1, seed=seed)
+
+
 def test_resume_refuses_other_settings_and_names_them(tmp_path: Path) -> None:
     vision.train(some(), encoder=Tiny, views="all", epochs=1, seed=0, out=tmp_path)
     with pytest.raises(ValueError, match=r"lr 0\.0003 there, 0\.1 here"):
@@ -267,6 +393,10 @@ def test_a_run_that_diverges_stops_within_the_epoch_and_keeps_finite_weights(tmp
             out=tmp_path,
             save_seconds=0,
         )
+    with pytest.raises(
+        RunFailed, match=r"step 1: value cannot be converted.*last good checkpoint is kept in"
+    ):
+        vision.train(some(), encoder=Tiny, views="all", epochs=1, lr=1e38, seed=0, out=tmp_path / "more")
     found = checkpoints.newest(tmp_path)
     assert found is not None
     assert found.step < 3 * 3

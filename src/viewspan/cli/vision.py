@@ -179,7 +179,7 @@ def probe(
         json_: print one JSON document.
     """
     from viewspan import images, runtime, vision
-    from viewspan.vision import drawing
+    from viewspan.vision import backbones, drawing
 
     trained, untrained, settings = vision.load_encoders(run, None if encoder is None else _encoder(encoder))
     if test is None and Path(data).is_dir() and not (Path(data) / "train").is_dir():
@@ -200,7 +200,7 @@ def probe(
     for held in (train_set, test_set):
         print(held.summary(), file=sys.stderr)
     decides = {
-        "run": settings, "weights": drawing.weights_digest(trained), "train": drawing.digest(train_set),
+        "run": settings, "weights": backbones.weights_digest(trained), "train": drawing.digest(train_set),
         "test": drawing.digest(test_set), "k": k, "protocol": protocol, "published_epochs": published_epochs,
         "seed": seed,
     }  # fmt: skip

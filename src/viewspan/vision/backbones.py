@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -144,7 +145,7 @@ class Encoder(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Backbone features, (n, C, H, W) in [0, 1] -> (n, d)."""
-        with named.blamed(f"encoder {described(self.backbone)} failed on images {tuple(images.shape)}"):
+        with named.blamed(f"encoder {type(self.backbone).__name__} failed on images {tuple(images.shape)}"):
             out = self.backbone(images)
         if not isinstance(out, Tensor) or out.ndim < 2 or len(out) != len(images):
             got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -199,6 +200,12 @@ def _call(backbone: Backbone, shape: tuple[int, int, int]) -> Any:
         return backbone(**{k: v for k, v in offered.items() if k in parameters})
 
 
+def weights_digest(encoder: nn.Module) -> str:
+    """One hash of an encoder's weights."""
+    parts = [v.detach().cpu().flatten().view(torch.uint8) for v in encoder.state_dict().values()]
+    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()[:16]
+
+
 def name(backbone: Backbone | nn.Module) -> str | None:
     """``package.module:name`` under which a backbone can be imported again, or None."""
     module, attribute = getattr(backbone, "__module__", None), getattr(backbone, "__qualname__", None)
@@ -212,4 +219,6 @@ def described(backbone: Backbone | nn.Module) -> str:
     if isinstance(backbone, functools.partial):
         given = [repr(a) for a in backbone.args] + [f"{k}={v!r}" for k, v in backbone.keywords.items()]
         return f"{described(backbone.func)}({', '.join(given)})"
+    if isinstance(backbone, nn.Module):
+        return f"{type(backbone).__name__} of given weights {weights_digest(backbone)}"
     return name(backbone) or str(getattr(backbone, "__qualname__", type(backbone).__name__))

@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from viewspan import checks, records
+
+TRIES = 10
 
 
 class Checkpoint(NamedTuple):
@@ -36,14 +38,28 @@ class Checkpoint(NamedTuple):
     resume: dict[str, Any]
 
 
-def write(folder: Path, step: int, weights: Mapping[str, Tensor], resume: Mapping[str, Any]) -> None:
+def write(
+    folder: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    resume: Mapping[str, Any],
+    *,
+    constant: Collection[str] = (),
+) -> None:
     """Write the checkpoint of a step, then drop the older ones.
+
+    Args:
+        folder: of the run.
+        step: optimiser steps taken.
+        weights: the encoder's state.
+        resume: optimiser and position.
+        constant: names of weights that may hold infinity, such as the mask of an attention.
 
     Raises:
         checks.RunFailed: if a tensor holds NaN or infinity; nothing is written and the last good one stays.
     """
-    finite("weights", weights)
-    finite("optimiser", resume)
+    finite("weights", {k: v.nan_to_num(nan=torch.nan) if k in constant else v for k, v in weights.items()})
+    finite("state of the", resume)
     buffer = io.BytesIO()
     torch.save(dict(resume), buffer)
     parts = {f"step-{step:08d}.safetensors": _pack(weights), f"step-{step:08d}.resume": buffer.getvalue()}
@@ -60,18 +76,31 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], resume: Mappin
 def newest(folder: Path) -> Checkpoint | None:
     """The newest whole checkpoint of a folder, or None if none was ever written.
 
+    A run that is under way may drop a checkpoint while it is read; then its successor is there already.
+
     Raises:
         ValueError: if there are manifests but no checkpoint agrees with its checksums.
     """
-    manifests = sorted(folder.glob("step-*.json"), reverse=True)
-    for manifest in manifests:
-        try:
-            return _read(manifest)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"checkpoint {manifest} is damaged: {error}", checks.ViewspanWarning, stacklevel=2)
-    if manifests:
-        raise ValueError(f"{folder}: no checkpoint agrees with its checksums")
-    return None
+    for _ in range(TRIES):
+        faults: dict[Path, Exception] = {}
+        for manifest in sorted(folder.glob("step-*.json"), reverse=True):
+            try:
+                found = _read(manifest)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                faults[manifest] = error
+                continue
+            for path, fault in faults.items():
+                warnings.warn(f"checkpoint {path} is damaged: {fault}", checks.ViewspanWarning, stacklevel=2)
+            return found
+        if not any(isinstance(fault, FileNotFoundError) for fault in faults.values()):
+            break
+    if not faults:
+        return None
+    path, fault = next(iter(faults.items()))
+    raise ValueError(
+        f"no checkpoint in {folder} can be used ({path.name}: {fault}); copy the folder again if it was copied, or "
+        "empty it and train anew"
+    )
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
@@ -80,10 +109,20 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Weights from a safetensors file."""
+    """Weights from a safetensors file.
+
+    Raises:
+        ValueError: if the file is missing or damaged.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    return load(path.read_bytes())
+    try:
+        return load(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error})") from error
 
 
 def finite(name: str, state: Any) -> None:
@@ -91,7 +130,7 @@ def finite(name: str, state: Any) -> None:
     for key, value in state.items() if isinstance(state, Mapping) else ():
         if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise checks.RunFailed(
-                f"{name} {key} holds a value that is not finite; the last checkpoint was kept"
+                f"{name} {key} holds a value that is not finite; no checkpoint is written of it"
             )
         if isinstance(value, Mapping):
             finite(f"{name} {key}", value)

@@ -103,12 +103,6 @@ def digest(images: ImageSet) -> str:
     return hashlib.sha256(b"".join(row_digests(images))).hexdigest()[:16]
 
 
-def weights_digest(encoder: nn.Module) -> str:
-    """One hash of an encoder's weights."""
-    parts = [v.detach().cpu().contiguous().numpy().tobytes() for v in encoder.state_dict().values()]
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
-
-
 def order_of(n: int, *, seed: int, epoch: int) -> Tensor:
     """The order in which an epoch visits n images."""
     state = np.random.SeedSequence([seed, epoch, n]).generate_state(1, np.uint64)[0]

@@ -110,6 +110,8 @@ class Loop:
         self.history: dict[str, list[float | None]] = {
             k: [] for k in ("epoch", "loss", "loss_minus_log_m", "images_per_second")
         }
+        self.infinite = [k for k, v in self.encoder.state_dict().items() if bool(torch.isinf(v).any())]
+        self.kept = ""  # what a failure says of the folder
 
     def _layout(self) -> torch.memory_format:
         """Channels last, which convolutions in half precision want, unless the encoder views rows in another order."""
@@ -120,9 +122,26 @@ class Loop:
         try:
             with torch.no_grad():
                 trial(images)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             return torch.contiguous_format
         return torch.channels_last
+
+    def rehearse(self) -> None:
+        """Two images' views drawn and encoded, so that what cannot work fails before anything is written.
+
+        Raises:
+            ValueError: if the encoder's embeddings are not finite, are zero, or hang on none of its weights.
+        """
+        few = torch.arange(2)
+        with torch.random.fork_rng(devices=self._devices()):
+            embeddings = self._encode(self.encoder.eval(), self._rows(few, epoch=0))
+        self.encoder.train()
+        if (fault := _fault(embeddings)) is not None:
+            raise ValueError(f"encoder: before the first step the {fault}")
+        if not embeddings.requires_grad:
+            raise ValueError(
+                "encoder must give embeddings that hang on its weights, got some without a gradient"
+            )
 
     def run(
         self,
@@ -133,15 +152,24 @@ class Loop:
         scalars: Callable[[str, float, int], None],
     ) -> None:
         """All steps that are left, with a checkpoint from time to time and at the end."""
-        devices = [torch.cuda.current_device()] if self.on.type == "cuda" else []
         watch = signals.pending() if folder is not None else signals.unwatched()
-        with watch as pending, torch.random.fork_rng(devices=devices):
-            if folder is not None and self.step == 0:
-                self._save(folder)
+        with watch as pending, torch.random.fork_rng(devices=self._devices()):
+            if folder is not None:
+                self.kept = f"; the last good checkpoint is kept in {folder.path}"
+                if self.step == 0:
+                    self._save(folder)
             saved = time.monotonic()
             while self.step < self.steps:
                 start = time.perf_counter()
-                value = self._one()
+                try:
+                    value = self._one()
+                except checks.RunFailed:
+                    raise
+                except (
+                    MemoryError,
+                    RuntimeError,
+                ) as error:  # memory, a gradient, an overflow in the optimiser
+                    raise checks.RunFailed(f"step {self.step + 1}: {error}{self.kept}") from error
                 self.seconds += time.perf_counter() - start
                 self._note(value, progress, scalars)
                 if folder is None:
@@ -163,22 +191,14 @@ class Loop:
         torch.manual_seed(drawing.step_seed(self.plan.seed, self.step, self.whole.rank))
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.rate(self.step, self.steps)
-        with torch.no_grad():
-            rows = self.pairs.views(
-                lambda j: self.source.draw(mine, epoch=epoch, view=j),
-                lambda: self.source.clean(mine),
-                lambda views, j, strength, shift: self.source.near(
-                    views, mine, epoch=epoch, view=j, strength=strength, shift=shift
-                ),
+        embeddings = self.whole.gather(self._encode(self.model, self._rows(mine, epoch=epoch)), len(batch))
+        parts = self.pairs.loss(self.loss, embeddings) if (fault := _fault(embeddings)) is None else None
+        if parts is None or not math.isfinite(parts.total.item()):
+            fault = fault or "loss is not finite"
+            raise checks.RunFailed(
+                f"at step {self.step + 1} the {fault}; a smaller lr is the usual cure{self.kept}"
             )
-        with runtime.autocast(self.on, self.precision):
-            embeddings = self.model(rows.flatten(0, 1).contiguous(memory_format=self.layout))
-        embeddings = self.whole.gather(embeddings.float().unflatten(0, rows.shape[:2]), len(batch))
-        self._check(embeddings)
-        parts = self.pairs.loss(self.loss, embeddings)
         value = parts.total.item()
-        if not math.isfinite(value):
-            raise checks.RunFailed(f"loss is {value} at step {self.step + 1}; {self._kept()}")
         self.optimiser.zero_grad(set_to_none=True)
         parts.total.backward()
         self.optimiser.step()
@@ -189,19 +209,26 @@ class Loop:
         self.recent = [*self.recent, value - math.log(parts.m + 1)][-WINDOW:]
         return value
 
-    def _check(self, embeddings: Tensor) -> None:
-        """Rows of length 1; anything else is a run gone wrong."""
-        length = embeddings.detach().norm(dim=-1)
-        bad = ~((length - 1).abs() < 0.1)
-        if bool(bad.any()):
-            image, row = (int(i) for i in bad.nonzero()[0])
-            raise checks.RunFailed(
-                f"embedding of image {image} of the batch, view {row}, has length {float(length[image, row]):g} "
-                f"at step {self.step + 1} instead of 1; {self._kept()}"
+    def _rows(self, at: Tensor, *, epoch: int) -> Tensor:
+        """The encoder rows of some images, (n, k, C, h, w)."""
+        with torch.no_grad():
+            return self.pairs.views(
+                lambda j: self.source.draw(at, epoch=epoch, view=j),
+                lambda: self.source.clean(at),
+                lambda views, j, strength, shift: self.source.near(
+                    views, at, epoch=epoch, view=j, strength=strength, shift=shift
+                ),
             )
 
-    def _kept(self) -> str:
-        return "the last good checkpoint is kept; a smaller lr is the usual cure"
+    def _encode(self, model: nn.Module, rows: Tensor) -> Tensor:
+        """Embeddings of encoder rows, (n, k, d) in float32."""
+        with runtime.autocast(self.on, self.precision):
+            embeddings = model(rows.flatten(0, 1).contiguous(memory_format=self.layout))
+        return embeddings.float().unflatten(0, rows.shape[:2])
+
+    def _devices(self) -> list[int]:
+        """Accelerators whose random state is put back."""
+        return [torch.cuda.current_device()] if self.on.type == "cuda" else []
 
     def _note(
         self,
@@ -236,6 +263,7 @@ class Loop:
                 "recent": self.recent,
                 "history": self.history,
             },
+            constant=self.infinite,
         )
 
     def restore(self, checkpoint: checkpoints.Checkpoint | None) -> None:
@@ -266,6 +294,16 @@ class Loop:
     def trained(self) -> backbones.Encoder:
         """The encoder in eval mode on the CPU."""
         return copy.deepcopy(self.encoder).cpu().eval()
+
+
+def _fault(embeddings: Tensor) -> str | None:
+    """What is wrong with embeddings that should have length 1, or None."""
+    length = embeddings.detach().norm(dim=-1)
+    bad = ~((length - 1).abs() < 0.1)
+    if not bool(bad.any()):
+        return None
+    image, row = (int(i) for i in bad.nonzero()[0])
+    return f"embedding of image {image} of the batch, view {row}, has length {float(length[image, row]):g}, not 1"
 
 
 def no_signal(above: list[float]) -> bool | None:

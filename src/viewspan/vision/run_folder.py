@@ -10,7 +10,7 @@ import dataclasses
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,9 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
         raise ValueError(f"run must be a folder written by train, got {folder} (no {SETTINGS})") from None
     except ValueError:
         raise ValueError(f"{Path(folder) / SETTINGS} is not JSON") from None
-    if not isinstance(settings, dict) or "shape" not in settings:
+    if not isinstance(settings, dict) or not {"encoder", "shape", "head", "seed", "precision"} <= set(
+        settings
+    ):
         raise ValueError(f"{Path(folder) / SETTINGS} does not hold the settings of a run")
     return settings
 
@@ -69,7 +71,10 @@ def scalars(folder: str | Path | None) -> Iterator[Callable[[str, float, int], N
         return
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder))
+    try:
+        writer = SummaryWriter(str(folder))
+    except OSError as error:
+        raise ValueError(f"track must be a folder that can be written, got {folder} ({error})") from error
     try:
         yield writer.add_scalar
     finally:
@@ -86,6 +91,23 @@ class RunFolder:
     def finished(self) -> records.Record | None:
         """The record, if this very run has finished here."""
         return self.store.find("train", self.settings)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other run writes here inside the block; a killed run's hold on the folder is taken over.
+
+        Raises:
+            ValueError: if another run is under way in the folder.
+        """
+        if self.whole.rank != 0:
+            yield
+            return
+        with self.store.claim("run", {}) as claim:
+            if claim is None:
+                raise ValueError(
+                    f"out {self.path}: another run is writing to this folder; let it end, or choose another folder"
+                )
+            yield
 
     def open(self, untrained: nn.Module, resume: bool) -> checkpoints.Checkpoint | None:
         """Begin, or find the checkpoint to go on from.
@@ -112,10 +134,12 @@ class RunFolder:
             records.write_atomic(self.path / SETTINGS, json.dumps(self.settings, indent=1).encode() + b"\n")
         return None
 
-    def save(self, step: int, weights: dict[str, Any], resume: dict[str, Any]) -> None:
+    def save(
+        self, step: int, weights: dict[str, Any], resume: dict[str, Any], *, constant: Collection[str]
+    ) -> None:
         """Write a checkpoint (first process)."""
         if self.whole.rank == 0:
-            checkpoints.write(self.path, step, weights, resume)
+            checkpoints.write(self.path, step, weights, resume, constant=constant)
 
     def finish(self, result: dict[str, Any], history: dict[str, Any], environment: dict[str, Any],
                seconds: float) -> Path | None:  # fmt: skip

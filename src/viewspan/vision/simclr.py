@@ -7,6 +7,7 @@ processes, without a stored random state.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -18,11 +19,13 @@ import torch
 from torch import nn
 
 from viewspan import checks, losses, records, runtime
-from viewspan.images import ImageSet
+from viewspan.images import ImageSet, named
 from viewspan.images import views as view_pipelines
 from viewspan.vision import backbones, drawing, pairing, run_folder
 from viewspan.vision.distributed import world
 from viewspan.vision.loop import Loop, Plan, Progress
+
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass
@@ -132,7 +135,7 @@ def train(
         lr=checks.number("lr", lr, low=0, open_low=True),
         schedule=checks.choice("schedule", schedule, ("constant", "cosine")),
         weight_decay=checks.number("weight_decay", weight_decay, low=0),
-        seed=checks.integer("seed", seed, low=0),
+        seed=checks.integer("seed", seed, low=0, high=LARGEST_SEED),
     )
     checks.number("save_seconds", save_seconds, low=0)
     loss = losses.NTXent(0.5) if loss is None else loss
@@ -148,29 +151,33 @@ def train(
         source = drawing.Source(images, pipeline, seed=seed, on=on)
         untrained = backbones.build(encoder, source.shape, head=head, seed=seed)
         loop = Loop(source, untrained, loss, pairs, plan, precision, whole)
+        loop.rehearse()
         settings = records.jsonable(
             _settings(images, encoder, untrained, source, loss, pairs)
             | {"head": head, "precision": precision, **plan._asdict()}
         )
         folder = None if out is None else run_folder.RunFolder(out, settings, whole)
-        if folder is not None:
-            if (done := folder.finished()) is not None:
-                return _reused(done, folder, encoder)
-            loop.restore(folder.open(untrained, resume))
-        with run_folder.scalars(track if whole.rank == 0 else None) as scalars:
+        if folder is not None and (done := folder.finished()) is not None:
+            return _reused(done, folder, encoder)
+        with (
+            run_folder.scalars(track if whole.rank == 0 else None) as scalars,
+            contextlib.nullcontext() if folder is None else folder.alone(),
+        ):
+            if folder is not None:
+                loop.restore(folder.open(untrained, resume))
             loop.run(folder, save_seconds=save_seconds, progress=progress, scalars=scalars)
-        run = TrainRun(loop.trained(), untrained.eval(), settings, history=loop.history, **loop.result())
-        if folder is not None:
-            environment = records.environment(
-                device=on.type,
-                precision=precision,
-                threads=n_threads,
-                processes=whole.size,
-                data=Path(images.source).name,
-                skipped=[name for name, _ in images.skipped],
-            )
-            run.record = folder.finish(loop.result(), loop.history, environment, loop.seconds)
-            run.folder = folder.path
+            run = TrainRun(loop.trained(), untrained.eval(), settings, history=loop.history, **loop.result())
+            if folder is not None:
+                environment = records.environment(
+                    device=on.type,
+                    precision=precision,
+                    threads=n_threads,
+                    processes=whole.size,
+                    data=Path(images.source).name,
+                    skipped=[name for name, _ in images.skipped],
+                )
+                run.record = folder.finish(loop.result(), loop.history, environment, loop.seconds)
+                run.folder = folder.path
     if run.no_signal:
         warnings.warn(run.sentence, checks.ViewspanWarning, stacklevel=2)
     return run
@@ -184,7 +191,9 @@ def _settings(
     loss: nn.Module,
     pairs: pairing.Pairing,
 ) -> dict[str, Any]:
-    """The parts of a run as JSON values; the data by their content, wherever they lie."""
+    """The parts of a run as JSON values; the data by their content, the user's own code by its text."""
+    operations = [op for _, op in source.pipeline.operations]
+    own = named.code_digest(encoder, loss, pairs, *(getattr(op, "function", op) for op in operations))
     return {
         "data": {"n": len(images), "digest": drawing.digest(images)},
         "encoder": backbones.described(encoder),
@@ -193,6 +202,7 @@ def _settings(
         **run_folder.described_views(source.pipeline),
         "loss": run_folder.described(loss),
         "pairs": run_folder.described(pairs),
+        **({} if own is None else {"code": own}),
     }
 
 

@@ -11,19 +11,29 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import viewspan as vs
 from viewspan import images, processes, testing
-from viewspan.auditing import Sampling, dimension, held_directions, intraclass_correlation, stability
+from viewspan.auditing import (
+    Audit,
+    Sampling,
+    dimension,
+    factors,
+    held_directions,
+    intraclass_correlation,
+    stability,
+)  # fmt: skip
 
 EFFECT = 0.002  # 1 - ICC of the least moved coordinate from which a count must be right
 N = 2000  # pairs
 KAPPAS = (10 / 3, 30.0, 300.0)
+WORDS = {True: "PASS", False: "FAIL", None: "NOTE"}
 
 Line = dict[str, Any]
 
@@ -64,8 +74,13 @@ def planted(d: int, m: int, kappa: float, noise: float, through: str, seed: int)
 
 
 def nonlinear(seeds: int) -> Iterator[Line]:
-    """Nonlinear processes bend the held coordinate: no direction may be named."""
-    named = runs = 0
+    """Nonlinear processes bend the held coordinate: no direction may be named unless one is held after all.
+
+    Some random processes are affine on the whole sphere (no unit changes its sign there): a direction of what is
+    observed then is the held coordinate, and naming it is right.
+    """
+    named = wrong = runs = 0
+    worst = 1.0
     for seed, kappa, noise in itertools.product(range(seeds), KAPPAS[:2], (0.0, 0.02)):
         generator = torch.Generator().manual_seed(seed)
         for process, d in (
@@ -77,9 +92,30 @@ def nonlinear(seeds: int) -> Iterator[Line]:
             data = testing.held_pairs(
                 N, dim=d, n_held=1, kappa=kappa, noise=noise, process=process, seed=seed
             )
-            named += bool(held_directions(data.views, noise=data.noise).directions)
+            found = held_directions(data.views, noise=data.noise).directions
             runs += 1
-    yield line(f"nonlinear processes: a held direction named in {named} of {runs} runs", named == 0)
+            if found:
+                linear, follows = _held_linearly(data, process, found[0].vector)
+                named += 1
+                wrong += not linear or len(found) > 1 or follows < 0.99
+                worst = min(worst, follows)
+    yield line(
+        f"nonlinear processes: a false direction named in {wrong} of {runs} runs; in {named - wrong} the process is "
+        f"affine and the direction named is the held coordinate (correlation at least {worst:.3f})", wrong == 0,
+    )  # fmt: skip
+
+
+def _held_linearly(
+    data: testing.HeldPairs, process: torch.nn.Module, w: Sequence[float]
+) -> tuple[bool, float]:
+    """Whether the held latent is a linear function of what is observed, and how closely w, read without noise, follows it."""
+    latents = data.latents.reshape(-1, data.latents.shape[-1])
+    with torch.no_grad():
+        clean = process(torch.from_numpy(latents).float()).double().numpy()
+    clean, held_latent = clean - clean.mean(0), latents[:, 0] - latents[:, 0].mean()
+    best = clean @ np.linalg.lstsq(clean, held_latent, rcond=None)[0]
+    linear = np.corrcoef(best, held_latent)[0, 1] > 0.9999
+    return bool(linear), abs(float(np.corrcoef(clean @ np.array(w), held_latent)[0, 1]))
 
 
 def coordinates() -> Iterator[Line]:
@@ -146,19 +182,17 @@ def cifar(folder: Path) -> Iterator[Line]:
         images.views.resolve("all-without-crop"),
         every,
     ]
-    first = vs.audit(data, views=pipelines, sampling=Sampling(support_anchors=40, operation_anchors=0))
+    first = vs.audit(data, views=pipelines, sampling=Sampling(support_anchors=100, operation_anchors=0))
     audits = dict(zip(("crop", "jitter", "all-without-crop", "all"), [first, *first.others]))
+    yield from _crop(data, audits["crop"])
     for name, right, within in (
-        ("crop", 4, 0.5),
         ("jitter", 4, 0.6),
         ("all-without-crop", 9, 1.0),
         ("all", 12.5, 1.2),
     ):
-        found = audits[name].support.views_dim
-        assert found is not None
+        found, text = _dimension(audits[name])
         yield line(
-            f"{name}: views have dimension {found:.2f}, expected {right} +- {within}",
-            abs(found - right) <= within,
+            f"{name}: views have dimension {text}, expected {right} +- {within}", abs(found - right) <= within
         )
     for name, factor, right in (
         ("crop", "saturation", 0.92),
@@ -176,20 +210,60 @@ def cifar(folder: Path) -> Iterator[Line]:
         icc = audits[name].factor(factor).stability.icc
         assert icc is not None
         yield line(f"{name}, {factor}: ICC(1) {icc:.3f}, expected {right} +- .08", abs(icc - right) <= 0.08)
-    known = [f for f in audits["all"].factors if f.stability.icc is not None]
-    top = max(known, key=lambda f: f.stability.icc or 0)
+    others = {f.name: f.stability.icc for f in audits["all"].factors if f.name != "hue"}
+    name, icc = max(((n, i) for n, i in others.items() if i is not None), key=lambda pair: pair[1])
+    yield line(f"all, factors but hue: ICC(1) at most {icc:.3f} ({name}), expected .43 +- .08", icc <= 0.51)
+    yield from _hue(data, audits)
+
+
+def _dimension(audit: Audit) -> tuple[float, str]:
+    found = audit.support
+    assert found.views_dim is not None
+    assert found.views_interval is not None
+    low, high = found.views_interval
+    return found.views_dim, f"{found.views_dim:.2f} ({low:.2f} to {high:.2f} over 100 anchors)"
+
+
+def _crop(data: images.ImageSet, own_size: Audit) -> Iterator[Line]:
+    """A crop has four parameters; boxes of whole pixels make the views of small images a rough set."""
+    x = torch.stack(list(data.images[:: len(data) // 100]))[:100].float()
+    enlarged = torch.nn.functional.interpolate(x, scale_factor=4, mode="bilinear").round().to(torch.uint8)
+    fine = vs.audit(
+        enlarged, views=images.views.resolve("crop", size=32),
+        sampling=Sampling(n_anchors=100, n_views=2, support_anchors=100, operation_anchors=0),
+    )  # fmt: skip
+    found, text = _dimension(fine)
     yield line(
-        f"all: largest ICC(1) {top.stability.icc:.3f} ({top.name}), hue apart {_largest_but_hue(known):.3f}, expected at most .43 +- .08",
-        _largest_but_hue(known) <= 0.51,
+        f"crop, boxes to a quarter of a pixel: views have dimension {text}, expected 4 +- 0.5",
+        abs(found - 4) <= 0.5,
+    )
+    yield line(
+        f"crop: boxes of whole pixels of 32 x 32 images lift the dimension to {_dimension(own_size)[1]}", None
     )
 
 
-def _largest_but_hue(known: list[Any]) -> float:
-    return max(f.stability.icc for f in known if f.name != "hue")
+def _hue(data: images.ImageSet, audits: dict[str, Audit]) -> Iterator[Line]:
+    """Hue is a direction on the colour circle, and jitter turns it by a known law."""
+    found = audits["jitter"].factor("hue").stability.icc
+    assert found is not None
+    x = torch.stack(list(data.images[::50]))
+    hue = factors.measure(images.views.as_float(x), ["hue"])["hue"]
+    m2 = float((np.nanmean(hue, axis=0) ** 2).sum())  # hues of the data are not uniform: their mean direction
+    turned = np.sin(0.4 * np.pi) / (0.4 * np.pi)  # E cos of a shift uniform in +-.2 turns
+    r2 = (0.2 + 0.8 * turned) ** 2
+    right = r2 * (1 - m2) / (1 - r2 * m2)
+    yield line(f"jitter, hue: ICC(1) {found:.3f}, closed form {right:.3f} +- .05", abs(found - right) <= 0.05)
+    whole = audits["all"]
+    share = whole.factor("hue").stability.undefined / (whole.n_anchors * whole.n_views)
+    yield line(
+        f"all, hue (no expectation): ICC(1) {whole.factor('hue').stability.icc:.3f}: the crop adds little to the jitter, "
+        f"and the {share:.0%} of views without a hue (most of them grayed) are left out", None,
+    )  # fmt: skip
 
 
-def line(text: str, good: bool) -> Line:
-    return {"line": text, "pass": bool(good)}
+def line(text: str, good: bool | None) -> Line:
+    """A claim and whether it holds; None for a finding without an expectation."""
+    return {"line": text, "pass": None if good is None else bool(good)}
 
 
 def main() -> None:
@@ -218,13 +292,12 @@ def main() -> None:
     start = time.perf_counter()
     for found in itertools.chain(*(parts[name] for name in chosen)):
         lines.append(found)
-        print(f"{'PASS' if found['pass'] else 'FAIL'}  {found['line']}", flush=True)
-    print(
-        f"{sum(found['pass'] for found in lines)} of {len(lines)} lines pass, {time.perf_counter() - start:.0f} s"
-    )
+        print(f"{WORDS[found['pass']]}  {found['line']}", flush=True)
+    claims = [found["pass"] for found in lines if found["pass"] is not None]
+    print(f"{sum(claims)} of {len(claims)} claims hold, {time.perf_counter() - start:.0f} s")
     if given.json is not None:
         given.json.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
-    raise SystemExit(0 if all(found["pass"] for found in lines) else 1)
+    raise SystemExit(0 if all(claims) else 1)
 
 
 if __name__ == "__main__":

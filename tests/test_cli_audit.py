@@ -104,7 +104,8 @@ def test_gates_both_ways(visits: Path, capsys: pytest.CaptureFixture[str]) -> No
         capsys, *common, "--require-held", "size"
     )
     assert "number S" in error(capsys, *common, "--require-held", "side=x")
-    assert "[0, 2]" in error(capsys, *common, "--require-moved", "side=-1")
+    assert "[0, 2]" in error(capsys, *common, "--require-held", "side=-1")
+    assert "(0, 2]" in error(capsys, *common, "--require-moved", "side=0")
 
 
 def test_a_column_of_patients_without_cluster_warns(visits: Path) -> None:
@@ -118,6 +119,8 @@ def test_categories_and_held_columns(visits: Path, capsys: pytest.CaptureFixture
         ("side", "categorical", "never seen to move"),
         ("brightness", "numeric", "moved"),
     ]
+    assert found["held_directions"] == []  # of brightness alone
+    found = document(capsys, "audit", visits, "--cluster", "patient")
     assert found["held_directions"][0]["correlations"]["lesion_mm"] == pytest.approx(1, abs=1e-6)
 
 
@@ -203,7 +206,7 @@ def test_missing_file_and_bad_arguments(
     assert "nowhere.csv" in error(capsys, "audit", tmp_path / "nowhere.csv")
     assert "two names" in error(capsys, "audit", visits, "--pairs", "a")
     assert "no column hospital" in error(capsys, "audit", visits, "--cluster", "hospital")
-    assert "factors must be among" in error(
+    assert "factors must be one of brightness, lesion_mm, side, got 'hue'" in error(
         capsys, "audit", visits, "--cluster", "patient", "--factors", "hue"
     )
     assert "lag must be" in error(capsys, "audit", visits, "--lag", 0)

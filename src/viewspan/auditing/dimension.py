@@ -17,7 +17,7 @@ MIN_VIEWS = 200  # views of an anchor below which TwoNN of its views is not quot
 MIN_DATA = 50  # distinct anchors below which the data's dimension is not quoted
 _FEW = 20  # points that occur once: fewer, among repeated ones, and the views are a finite set
 _COPY = 1e-6  # a neighbour closer than this share of the median distance is a copy up to rounding
-_SAME = 1e-8  # points that agree to this share of the data's spread are copies
+_SAME = 1e-6  # points that agree to this share of the data's spread are copies
 _DISCARD = 0.1  # share of the largest ratios left out: they meet the edges of the data
 _ENERGY = 0.02  # share of the largest displacement variance below which a tangent direction is not reached
 

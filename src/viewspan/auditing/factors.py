@@ -78,10 +78,10 @@ def pooled(x: Tensor, size: int) -> Tensor:
 
 def _own(name: str, factor: Factor, x: Tensor) -> Floats:
     try:
-        value = factor(x)
+        value = factor(x.clone())  # a factor that writes into its input must not change the next one's
+        array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
     except Exception as error:
         raise ValueError(f"factor {name} failed: {type(error).__name__}: {error}") from error
-    array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
     if array.ndim not in (1, 2) or len(array) != len(x):
         raise ValueError(
             f"factor {name} must return ({len(x)},) or ({len(x)}, c) for {len(x)} images, got {array.shape}"

@@ -93,10 +93,10 @@ def find(data: images.ImageSet, pipeline: ViewPipeline, *, seed: int = 0) -> lis
                 [data.images[i] for i in range(count)], seed=seed, epoch=0, indices=list(range(count)), view=0,
                 names=data.names[:count],
             )  # fmt: skip
-    except (ValueError, TypeError) as error:
+        found = [*_values(batch, plain, look), *_randomness(plain, look), *_colours(batch, plain, look)]
+        return found + _idle(look)
+    except (ValueError, TypeError) as error:  # of some views only, perhaps
         return [_failure(str(error))]
-    found = [*_values(batch, plain, look), *_randomness(plain, look), *_colours(batch, plain, look)]
-    return found + _idle(look)
 
 
 class _Look:

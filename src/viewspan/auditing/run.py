@@ -12,7 +12,7 @@ import torch
 
 from viewspan import checks, images
 from viewspan.auditing import factors as bank
-from viewspan.auditing import faults, image_views, sources, stems, verdict
+from viewspan.auditing import faults, files, image_views, recordings, sources, stems, verdict
 from viewspan.auditing import paired as paired_audit
 from viewspan.auditing.analogy import analogy
 from viewspan.auditing.image_views import Sampling
@@ -110,7 +110,8 @@ def audit(
     else:
         if split is not None or order != "fixed" or workers:
             raise ValueError("split, order and workers apply to images with views only")
-        paired, source = _paired(data, pairs, lag, session, group, cluster, skip_bad)
+        wanted = None if factors is None else list(factors)
+        paired, source = _paired(data, pairs, lag, session, group, cluster, wanted, skip_bad)
         if paired.pictures is not None:
             paired.factors = {**stems.picture_factors(paired.pictures), **paired.factors}
         if isinstance(factors, Mapping):
@@ -207,6 +208,7 @@ def _paired(
     session: str | None,
     group: str | None,
     cluster: str | None,
+    wanted: list[str] | None,
     skip_bad: bool,
 ) -> tuple[sources.Paired, str]:
     if group is not None:
@@ -224,20 +226,33 @@ def _paired(
                 f"views must be given for images ({data}): all, crop, all-without-crop, package.module:name or "
                 "FILE.yaml; group='stem' (--group stem) takes files NAME_VIEW.ext as views made beforehand"
             )
-        read = sources.read(path, pairs=pairs, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad)
-        return read, str(data)
-    arrays = data if isinstance(data, Mapping) else {"views": data}
-    values = {
-        name: a.detach().cpu().numpy() if isinstance(a, torch.Tensor) else np.asarray(a)
-        for name, a in arrays.items()
-    }
-    if lag is not None:
-        found = sources.lagged(values, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad)
+        if not path.is_file():
+            raise FileNotFoundError(f"no such file: {path}")
+        table = path.suffix.lower() in sources.TABLES
+        values, where, source = (files.read_table if table else files.read_arrays)(path), str(path), str(data)
     else:
-        if session is not None:
-            raise ValueError(f"session needs lag, got session={session!r} without it")
-        found = sources.from_arrays(values, pairs=pairs, cluster=cluster, skip_bad=skip_bad)
-    return found, "arrays in memory"
+        table, where, source = False, "data", "arrays in memory"
+        values = {
+            name: a.detach().cpu().numpy() if isinstance(a, torch.Tensor) else np.asarray(a)
+            for name, a in (data if isinstance(data, Mapping) else {"views": data}).items()
+        }
+    if lag is not None:
+        found = recordings.lagged(
+            values, lag=lag, session=session, cluster=cluster, factors=wanted, skip_bad=skip_bad, where=where
+        )
+    elif session is not None:
+        raise ValueError(
+            f"session needs lag, got session={session!r} without it (to resample by it, use cluster)"
+        )
+    elif table:
+        found = sources.from_columns(
+            values, suffixes=pairs, cluster=cluster, wanted=wanted, skip_bad=skip_bad, where=where
+        )
+    else:
+        found = sources.from_arrays(
+            values, pairs=pairs, cluster=cluster, wanted=wanted, skip_bad=skip_bad, where=where
+        )
+    return found, source
 
 
 def _specs(views: Any) -> list[Any]:

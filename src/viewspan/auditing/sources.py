@@ -1,4 +1,4 @@
-"""Paired data without augmentation: arrays, tables, lagged recordings, views made beforehand."""
+"""Paired data without augmentation: arrays, tables, views made beforehand."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
 TABLES = (".csv", ".tsv", ".parquet")
+_BY_CHANCE = 10  # times as many equal anchors as chance makes: then they are copies
 MAX_COORDINATES = 64  # wider embeddings are not audited coordinate by coordinate
-_GROUP_WORDS = (
+GROUP_WORDS = (
     "patient",
     "subject",
     "session",
@@ -70,41 +71,8 @@ class Paired:
 
 
 def is_paired_file(path: Path) -> bool:
-    """Whether the file's suffix is one `read` takes."""
+    """Whether the file's suffix is one of arrays or of a table."""
     return path.suffix.lower() in (".npz", ".npy", *TABLES)
-
-
-def read(
-    path: Path,
-    *,
-    pairs: tuple[str, str] = ("a", "b"),
-    lag: int | None = None,
-    session: str | None = None,
-    cluster: str | None = None,
-    skip_bad: bool = False,
-) -> Paired:
-    """Pairs from a file: `.npz`, `.npy`, `.csv`, `.tsv` or `.parquet`.
-
-    Args:
-        path: the file.
-        pairs: arrays (.npz) or column suffixes (tables) of the two views.
-        lag: pairs are rows this many steps apart, in one session.
-        session: column or array naming each row's session.
-        cluster: column or array naming what to resample by.
-        skip_bad: leave out rows with missing values, and count them, instead of raising.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"no such file: {path}")
-    columns = files.read_arrays(path) if path.suffix.lower() in (".npz", ".npy") else files.read_table(path)
-    if lag is not None:
-        return lagged(columns, lag=lag, session=session, cluster=cluster, skip_bad=skip_bad, where=str(path))
-    if session is not None:
-        raise ValueError(
-            f"session needs lag, got session={session!r} without it (to resample by it, use cluster)"
-        )
-    if path.suffix.lower() in TABLES:
-        return from_columns(columns, suffixes=pairs, cluster=cluster, skip_bad=skip_bad, where=str(path))
-    return from_arrays(columns, pairs=pairs, cluster=cluster, skip_bad=skip_bad, where=str(path))
 
 
 def from_arrays(
@@ -112,6 +80,7 @@ def from_arrays(
     *,
     pairs: tuple[str, str] = ("a", "b"),
     cluster: str | None = None,
+    wanted: Sequence[str] | None = None,
     skip_bad: bool = False,
     where: str = "data",
 ) -> Paired:
@@ -131,6 +100,11 @@ def from_arrays(
         stacked, kind = np.stack([a, b], axis=1), "pairs"
     elif "views" in rest:
         stacked, kind = rest.pop("views"), "views"
+        if stacked.ndim == 2:
+            raise ValueError(
+                f"{where}: views must have at least 3 axes (anchors, views, features…), got {stacked.shape}; where a "
+                "view is one number, add a last axis of length 1"
+            )
     elif any(a.ndim >= 2 and a.shape[1] == 2 for a in rest.values()):
         stacked, kind = None, "pairs"
     else:
@@ -143,6 +117,8 @@ def from_arrays(
     shape = next(a.shape[:2] for a in rest.values() if a.ndim >= 2) if views is None else views.shape[:2]
     factors, labels = {}, {}
     for name, array in rest.items():
+        if array.dtype.kind in "cOV":
+            raise TypeError(f"{where}: factor {name} must be numbers or text, got dtype {array.dtype}")
         if array.ndim in (2, 3) and array.shape[:2] == shape:
             factors[name] = array
         elif array.shape == shape[:1]:
@@ -151,6 +127,8 @@ def from_arrays(
             raise ValueError(
                 f"{where}: factor {name} must have shape {shape} (or {shape[:1]} for a label), got {array.shape}"
             )
+    if wanted is not None and set(wanted) <= set(factors):
+        factors = {name: factors[name] for name in wanted}
     names = (
         tuple(f"{first if kind == 'pairs' else 'views'}[{j}]" for j in range(views.shape[2]))
         if views is not None
@@ -166,8 +144,7 @@ def from_arrays(
         paired.notes.append(
             f"one value an anchor, so held by construction and not audited: {', '.join(unused)}"
         )
-    _drop_bad(paired, skip_bad, where)
-    _drop_copies(paired)
+    _drop_copies(paired, _drop_bad(paired, skip_bad, where))
     if views is not None and not factors and views.shape[2] <= MAX_COORDINATES and paired.views is not None:
         paired.factors = {names[j]: paired.views[:, :, j] for j in range(views.shape[2])}
     return paired
@@ -178,10 +155,11 @@ def from_columns(
     *,
     suffixes: tuple[str, str] = ("a", "b"),
     cluster: str | None = None,
+    wanted: Sequence[str] | None = None,
     skip_bad: bool = False,
     where: str = "data",
 ) -> Paired:
-    """Pairs from a table with columns NAME_a and NAME_b; text columns are categories."""
+    """Pairs from a table with columns NAME_a and NAME_b, all or those `wanted`; text columns are categories."""
     first, second = (f"_{s}" for s in suffixes)
     names = [c.removesuffix(first) for c in columns if c.endswith(first) and c != first]
     orphans = [n + first for n in names if n + second not in columns]
@@ -194,6 +172,11 @@ def from_columns(
         raise ValueError(
             f"{where}: no columns NAME{first} and NAME{second}; found {', '.join(columns) or 'none'}"
         )
+    used = {n + s for n in names for s in (first, second)}
+    if wanted is not None:
+        for name in wanted:
+            checks.choice("factors", name, names)
+        names = list(wanted)
     factors = {}
     for name in names:
         a, b = (files.column(columns[name + s], name + s, where) for s in (first, second))
@@ -205,63 +188,8 @@ def from_columns(
     numeric = [n for n in names if factors[n].dtype.kind == "f"]
     views = np.stack([factors[n] for n in numeric], axis=2) if numeric else None
     paired = Paired(kind="table", factors=factors, views=views, coordinates=tuple(numeric))
-    used = {n + s for n in names for s in (first, second)}
     _take_cluster(paired, {c: v for c, v in columns.items() if c not in used}, cluster, where)
-    _drop_bad(paired, skip_bad, where)
-    return paired
-
-
-def lagged(
-    columns: Mapping[str, Array],
-    *,
-    lag: int,
-    session: str | None = None,
-    cluster: str | None = None,
-    skip_bad: bool = False,
-    where: str = "data",
-) -> Paired:
-    """Pairs (x_t, x_t+lag) inside each session of a recording, shape (time, channels) or one column a channel.
-
-    Neighbouring pairs are not independent: sessions are resampled, or, without sessions, contiguous blocks.
-    """
-    checks.integer("lag", lag, low=1)
-    x, names, labels = _recording(columns, {session, cluster} - {None}, where)
-    n = len(x)
-    if session is None:
-        sessions = np.zeros(n, dtype=int)
-    elif session in labels:
-        sessions = _labels(labels[session], session, where)
-    else:
-        raise ValueError(f"{where}: no column {session} for session; found {', '.join(columns)}")
-    starts, ends, short = [], [], []
-    for label in dict.fromkeys(sessions.tolist()):
-        rows = np.flatnonzero(sessions == label)
-        if len(rows) <= lag:
-            short.append((str(label), len(rows)))
-            continue
-        starts.append(rows[:-lag])
-        ends.append(rows[lag:])
-    if not starts:
-        longest = max((length for _, length in short), default=0)
-        raise ValueError(f"lag must be shorter than a session, got {lag} (the longest has {longest} rows)")
-    i, j = np.concatenate(starts), np.concatenate(ends)
-    paired = Paired(
-        kind="lag", factors={}, views=np.stack([x[i], x[j]], axis=1), coordinates=names,
-        skipped=[{"name": f"session {s}", "reason": f"{rows} rows, not more than the lag"} for s, rows in short],
-    )  # fmt: skip
-    if cluster is not None:
-        if cluster not in labels:
-            raise ValueError(f"{where}: no column {cluster} for cluster; found {', '.join(columns)}")
-        paired.clusters, paired.cluster = _labels(labels[cluster], cluster, where)[i], cluster
-    elif session is not None:
-        paired.clusters, paired.cluster = sessions[i], session
-    else:
-        block = max(10 * lag, len(i) // 50, 1)
-        paired.clusters, paired.cluster = i // block, f"blocks of {block} rows"
-        paired.notes.append(f"no sessions: intervals resample contiguous blocks of {block} rows")
-    _drop_bad(paired, skip_bad, where)
-    assert paired.views is not None
-    paired.factors = {name: paired.views[:, :, c] for c, name in enumerate(names)}
+    _drop_copies(paired, _drop_bad(paired, skip_bad, where))
     return paired
 
 
@@ -275,6 +203,8 @@ def _views(x: Array, where: str) -> Floats:
         raise ValueError(
             f"{where}: views must hold at least 2 anchors and 2 views (anchors, views, …), got {x.shape}"
         )
+    if not x.size:
+        raise ValueError(f"{where}: views must hold at least 1 feature, got {x.shape}")
     return x.reshape(*x.shape[:2], -1)
 
 
@@ -287,28 +217,7 @@ def _pictures(x: Array) -> Array | None:
     return x.transpose(0, 1, 4, 2, 3) if x.shape[4] in (1, 3, 4) else None
 
 
-def _recording(
-    columns: Mapping[str, Array], wanted: set[Any], where: str
-) -> tuple[Floats, tuple[str, ...], dict[str, Array]]:
-    """The (time, channels) array, its channel names, and the columns that label rows."""
-    arrays = {name: np.asarray(a) for name, a in columns.items()}
-    wide = [name for name, a in arrays.items() if a.ndim == 2 and a.dtype.kind in "fiu"]
-    if len(wide) == 1:
-        x = arrays[wide[0]].astype(np.float64)
-        labels = {name: a for name, a in arrays.items() if a.shape == (len(x),)}
-        return x, tuple(f"{wide[0]}[{c}]" for c in range(x.shape[1])), labels
-    if wide:
-        raise ValueError(f"{where}: lag needs one array (time, channels), found {', '.join(wide)}")
-    if any(a.ndim != 1 for a in arrays.values()):
-        found = ", ".join(f"{n} {a.shape}" for n, a in arrays.items())
-        raise ValueError(f"{where}: lag needs an array (time, channels), found {found}")
-    channels = [n for n, a in arrays.items() if a.dtype.kind in "fiu" and n not in wanted]
-    if not channels:
-        raise ValueError(f"{where}: no numeric column to pair, found {', '.join(arrays) or 'none'}")
-    return np.stack([arrays[n].astype(np.float64) for n in channels], axis=1), tuple(channels), arrays
-
-
-def _labels(column: Array, name: str, where: str) -> Array:
+def labels_of(column: Array, name: str, where: str) -> Array:
     """A column of labels as text, none of them missing."""
     column = np.asarray(column)
     missing = next((i for i, v in enumerate(column) if files.missing(v)), None)
@@ -322,11 +231,11 @@ def _take_cluster(paired: Paired, labels: Mapping[str, Array], cluster: str | No
     if cluster is not None:
         if cluster not in labels:
             raise ValueError(f"{where}: no column {cluster} for cluster; found {', '.join(labels) or 'none'}")
-        paired.clusters, paired.cluster = _labels(labels[cluster], cluster, where), cluster
+        paired.clusters, paired.cluster = labels_of(labels[cluster], cluster, where), cluster
         return
     for name, column in labels.items():
         distinct = len(set(map(str, column)))
-        named = any(word in name.lower() for word in _GROUP_WORDS) or name.lower().endswith(("_id", "id"))
+        named = any(word in name.lower() for word in GROUP_WORDS) or name.lower().endswith(("_id", "id"))
         if 1 < distinct < n and (named or column.dtype.kind in "OUST") and distinct <= n / 1.5:
             message = (
                 f"column {name} takes {distinct} values over {n} anchors: rows that share one are not independent "
@@ -336,8 +245,8 @@ def _take_cluster(paired: Paired, labels: Mapping[str, Array], cluster: str | No
             paired.notes.append(message)
 
 
-def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> None:
-    """Name the first row with a missing value, or leave such rows out."""
+def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> npt.NDArray[np.intp]:
+    """Name the first row with a missing value, or leave such rows out; the numbers of the rows that stay."""
     n = paired.shape[0]
     bad = np.zeros(n, dtype=bool)
     reasons: dict[int, str] = {}
@@ -355,7 +264,7 @@ def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> None:
             reasons[int(i)] = f"{name} is missing or not finite"
         bad |= missing
     if not bad.any():
-        return
+        return np.arange(n)
     row = int(bad.argmax())
     if not skip_bad:
         raise ValueError(
@@ -365,23 +274,40 @@ def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> None:
         raise ValueError(f"{where}: {n - int(bad.sum())} rows are left of {n}, at least 2 are needed")
     _keep(paired, ~bad)
     paired.skipped += [{"name": f"row {i}", "reason": reason} for i, reason in sorted(reasons.items())]
+    return np.flatnonzero(~bad)
 
 
-def _drop_copies(paired: Paired) -> None:
-    """Leave out anchors whose views are exact copies of another's, unless the data are coarse values."""
-    if paired.views is None or paired.views[0].size < 4:
+def _drop_copies(paired: Paired, numbers: npt.NDArray[np.intp]) -> None:
+    """Leave out anchors that equal another in everything, unless coarse values make such anchors equal by chance."""
+    n = paired.shape[0]
+    columns = [] if paired.views is None else [paired.views]
+    columns += [x for x in paired.factors.values() if paired.kind != "table" or x.dtype.kind != "f"]
+    groups: dict[Any, list[int]] = {}
+    for i in range(n):
+        key = tuple(tuple(x[i]) if x.dtype.kind == "O" else x[i].tobytes() for x in columns)
+        groups.setdefault(key, []).append(i)
+    if len(groups) < 3 or len(groups) == n:
         return
-    n = len(paired.views)
-    flat = np.ascontiguousarray(paired.views.reshape(n, -1))
-    groups: dict[bytes, list[int]] = {}
-    for i, row in enumerate(flat):
-        groups.setdefault(row.tobytes(), []).append(i)
-    if len(groups) == n or len(groups) < max(3, n / 2):
+    first = [rows[0] for rows in groups.values()]
+    equal = sum(len(rows) * (len(rows) - 1) / 2 for rows in groups.values())
+    if equal <= _BY_CHANCE * n * (n - 1) / 2 * _chance([x[first, 0] for x in columns]):
         return
     keep = np.zeros(n, dtype=bool)
-    keep[[rows[0] for rows in groups.values()]] = True
-    paired.duplicates = [[f"row {i}" for i in rows] for rows in groups.values() if len(rows) > 1]
+    keep[first] = True
+    paired.duplicates = [[f"row {numbers[i]}" for i in rows] for rows in groups.values() if len(rows) > 1]
     _keep(paired, keep)
+
+
+def _chance(columns: Sequence[Array]) -> float:
+    """How often two different anchors agree in every column, were the columns independent."""
+    chance = 1.0
+    for x in columns:
+        for values in x.reshape(len(x), -1).T:
+            counts = np.unique(
+                values.astype(str) if values.dtype.kind == "O" else values, return_counts=True
+            )[1]
+            chance *= float((counts * (counts - 1)).sum() / (len(x) * (len(x) - 1)))
+    return chance
 
 
 def _keep(paired: Paired, rows: npt.NDArray[np.bool_]) -> None:

@@ -272,14 +272,14 @@ def decide(
         parts.append(f"moved: {', '.join(moved)}")
     if unseen:
         parts.append(f"not measurable here: {', '.join(unseen)}")
-    if held and (held.directions or not factors):
+    if held and (held.directions or not factors or (not held.rank and held.floor != "unknown")):
         parts.append(held.sentence)
     parts.append(_support_sentence(support))
     if never or exact or deficit or content_held:
         verdict = FAILS
     elif unsure:
         verdict = UNDECIDED
-    elif not (weakly or moved) and support.deficit is None and held is None:
+    elif not (weakly or moved) and not support.data_dim and not (held and held.rank):
         verdict = NOT_MEASURABLE
     else:
         verdict = NO_VIOLATION
@@ -310,7 +310,7 @@ def check_requirements(
 
 
 def parse_requirement(argument: str, item: str, default: float) -> tuple[str, float]:
-    """``NAME`` or ``NAME=S`` with S in [0, 2]."""
+    """``NAME`` or ``NAME=S`` with S in [0, 2], above 0 for `require_moved`."""
     name, equals, text = item.rpartition("=")
     if not equals:
         return item, default
@@ -318,7 +318,8 @@ def parse_requirement(argument: str, item: str, default: float) -> tuple[str, fl
         share = float(text)
     except ValueError:
         raise ValueError(f"{argument} must be NAME or NAME=S with a number S, got {item!r}") from None
-    return name, checks.number(f"{argument} {name}", share, low=0, high=2)
+    never_fails = argument == "require_moved"  # S = 0 would be met by a factor that never moves
+    return name, checks.number(f"{argument} {name}", share, low=0, high=2, open_low=never_fails)
 
 
 def _gate(kind: str, factor: Factor, share: float) -> Gate:

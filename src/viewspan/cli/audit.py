@@ -172,7 +172,9 @@ def _listed(text: str | None) -> list[str] | None:
     items = [item.strip() for item in text.split(",")]
     if not all(items):
         raise ValueError(f"a comma-separated list must not hold empty names, got {text!r}")
-    checks.integer("distinct names", len(set(items)), low=len(items))
+    twice = next((item for i, item in enumerate(items) if item in items[:i]), None)
+    if twice is not None:
+        raise ValueError(f"a comma-separated list must name each thing once, got {twice} twice")
     return items
 
 

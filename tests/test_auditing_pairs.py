@@ -1,0 +1,156 @@
+"""Pairs from arrays, tables and recordings: copies, missing values, labels, clocks; none of it silently wrong."""
+
+import numpy as np
+import pandas
+import pytest
+
+import viewspan as vs
+from viewspan import testing
+from viewspan.auditing import factors as bank
+from viewspan.checks import ViewspanWarning
+
+
+def table(tmp_path, **columns):
+    path = tmp_path / "t.csv"
+    pandas.DataFrame(columns).to_csv(path, index=False)
+    return str(path)
+
+
+@pytest.fixture
+def walk():
+    """Two channels of ten sessions of twenty rows."""
+    x = np.random.default_rng(0).normal(size=(200, 2)).cumsum(0)
+    return {"session": np.repeat(np.arange(10), 20), "c0": x[:, 0], "c1": x[:, 1]}
+
+
+def names(report):
+    return [f.name for f in report.factors]
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_repeated_rows_of_a_table_count_once(tmp_path, times, columns):
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(60, columns)), rng.normal(size=(60, columns))
+    pairs = {f"f{j}_a": x[:, j] for j in range(columns)} | {
+        f"f{j}_b": (x + noise)[:, j] for j in range(columns)
+    }
+    once = vs.audit(table(tmp_path, **pairs))
+    again = vs.audit(table(tmp_path, **{name: np.tile(v, times) for name, v in pairs.items()}))
+    assert (once.n_anchors, again.n_anchors) == (60, 60)
+    assert again.to_json()["duplicates"] == 60 * (times - 1)
+    assert again.factors[0].stability.interval == once.factors[0].stability.interval
+
+
+def test_rows_of_coarse_values_are_equal_by_chance_and_stay(tmp_path):
+    rng = np.random.default_rng(0)
+    side, grade = rng.choice(["left", "right"], 200), rng.integers(0, 5, 200)
+    report = vs.audit(
+        table(tmp_path, side_a=side, side_b=side, grade_a=grade, grade_b=rng.integers(0, 5, 200))
+    )
+    assert (report.n_anchors, report.duplicates) == (200, [])
+
+
+def test_names_of_copies_are_rows_of_the_file(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    x[3, 0], x[40] = np.nan, x[20]
+    report = vs.audit(table(tmp_path, f_a=x[:, 0], f_b=x[:, 1]), skip_bad=True)
+    assert report.duplicates == [["row 20", "row 40"]]
+
+
+def test_only_named_factors_of_a_table_are_read(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    empty = np.full(50, np.nan)
+    path = table(tmp_path, f_a=x[:, 0], f_b=x[:, 1], g_a=empty, g_b=empty)
+    with pytest.raises(ValueError, match="g is missing"):
+        vs.audit(path)
+    assert vs.audit(path, factors=["f"]).n_anchors == 50
+
+
+def test_data_that_do_not_vary_are_not_measurable(tmp_path):
+    report = vs.audit(table(tmp_path, f_a=np.ones(30), f_b=np.ones(30)), require_held=["f"])
+    assert (report.verdict, report.met) == ("not measurable here", False)
+
+
+def test_embeddings_without_an_axis_of_views_are_refused():
+    with pytest.raises(ValueError, match=r"at least 3 axes .* got \(50, 8\)"):
+        vs.audit(np.zeros((50, 8)))
+    with pytest.raises(ValueError, match="at least 1 feature"):
+        vs.audit(np.zeros((50, 2, 0)))
+
+
+def test_complex_factors_are_refused():
+    with pytest.raises(TypeError, match="factor k must be numbers or text, got dtype complex128"):
+        vs.audit({"a": np.eye(9), "b": np.eye(9), "k": np.ones((9, 2)) * 1j})
+
+
+def test_noise_above_everything_is_said():
+    report = vs.audit(testing.held_pairs(100, dim=3, n_held=1, kappa=3.0).views, noise=1e9)
+    assert "nothing varies above the noise floor" in report.sentence
+
+
+def test_a_clock_is_no_channel(tmp_path, walk):
+    stamp = pandas.date_range("2026-01-01", periods=200, freq="s").astype(str)
+    report = vs.audit(table(tmp_path, time=np.arange(200.0), stamp=stamp, **walk), lag=2, session="session")
+    assert names(report) == ["c0", "c1"]
+    assert [n.split(" increases")[0] for n in report.notes] == ["not audited: time", "not audited: stamp"]
+    asked = vs.audit(str(tmp_path / "t.csv"), lag=2, session="session", factors=["time", "c0"])
+    assert names(asked) == ["time", "c0"]
+    assert len(asked.coordinates) == 2
+
+
+def test_rows_out_of_order_are_warned_of(tmp_path, walk):
+    shuffled = np.random.default_rng(1).permutation(200)
+    path = table(tmp_path, time=shuffled, **walk)
+    with pytest.warns(ViewspanWarning, match="time does not increase within a session"):
+        vs.audit(path, lag=2, session="session")
+
+
+def test_text_columns_of_a_recording_are_categories(tmp_path, walk):
+    state = np.random.default_rng(1).choice(["run", "rest"], 200)
+    report = vs.audit(table(tmp_path, state=state, on=walk["session"] < 5, **walk), lag=2, session="session")
+    assert [(f.name, f.kind, f.verdict) for f in report.factors if f.kind == "categorical"] == [
+        ("state", "categorical", "moved"),
+        ("on", "categorical", "never seen to move"),
+    ]
+
+
+def test_a_session_column_left_unused_is_warned_of(tmp_path, walk):
+    with pytest.warns(ViewspanWarning, match="pairs cross them: pass session=session"):
+        report = vs.audit(table(tmp_path, **walk), lag=2)
+    assert names(report) == ["c0", "c1"]
+
+
+def test_labels_beside_a_recording_are_factors(walk):
+    x = np.stack([walk["c0"], walk["c1"]], 1)
+    report = vs.audit({"x": x, "run": walk["session"], "position": walk["c0"] ** 2}, lag=3, session="run")
+    assert names(report) == ["x[0]", "x[1]", "position"]
+    assert report.coordinates == ("x[0]", "x[1]")
+
+
+def test_bad_cells_of_a_recording_are_named(tmp_path, walk):
+    walk["c1"][7] = np.nan
+    path = table(tmp_path, **walk)
+    with pytest.raises(ValueError, match="column c1 row 7 is missing or not finite"):
+        vs.audit(path, lag=2, session="session")
+    report = vs.audit(path, lag=2, session="session", skip_bad=True)
+    assert report.n_anchors == 180 - 2
+    assert report.skipped == [{"name": "row 7", "reason": "c1 is missing or not finite"}]
+    text = [str(v) for v in walk["c0"]]
+    text[5] = "bad"
+    with pytest.raises(ValueError, match="column c0 row 5 is not a number: 'bad'"):
+        vs.audit(table(tmp_path, **{**walk, "c0": text}), lag=2, session="session")
+
+
+def test_an_own_factor_cannot_change_the_next_ones_images():
+    import torch
+
+    images = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def spoil(x):
+        return x.zero_().mean((1, 2, 3))
+
+    found = bank.measure(images, [], {"spoil": spoil, "mean": lambda x: x.mean((1, 2, 3))})
+    assert found["mean"].min() > 0.4
+    with pytest.raises(ValueError, match="factor label failed"):
+        bank.measure(images, [], {"label": lambda x: ["a"] * len(x)})

@@ -236,6 +236,14 @@ def test_log_phi_mean_cosine_and_entropy_against_mpmath(n):
             assert float(sphere.entropy(n, a)) == pytest.approx(float(phi - x * ratio), rel=1e-7, abs=1e-12)
 
 
+@pytest.mark.parametrize("n", [2, 3, 7, 100, 512, 5000])
+def test_the_power_series_keeps_its_digits_up_to_where_it_ends(n):
+    with mpmath.workdps(40):
+        for a in math.sqrt(n) * np.array([1e-6, 0.5, 1.0, 1.9, 2.0]):
+            exact = mpmath.log(mpmath.hyp0f1(mpmath.mpf(n) / 2, mpmath.mpf(a) ** 2 / 4))
+            assert float(sphere.log_phi(n, a)) == pytest.approx(float(exact), rel=3e-14)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 104])
 def test_entropy_keeps_its_digits_where_the_law_is_nearly_a_point(n):
     with mpmath.workdps(50):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import integrate
+from scipy import integrate, special
 
 from viewspan import checks, pairs, sphere, theory
 from viewspan.theory import mixtures, quadrature, squeeze
@@ -320,6 +320,30 @@ def test_mean_absolute_value_of_a_shifted_coordinate(ell: int) -> None:
         value = float(quadrature.mean_absolute(np.array(a), np.array(b), ell))
         sample = np.abs(a + b * x)
         assert abs(value - sample.mean()) <= 4.5 * sample.std() / math.sqrt(len(x)) + 1e-12
+
+
+@pytest.mark.parametrize("ell", [4, 5, 30, 511])
+def test_the_table_of_mean_absolute_values_against_the_integral(ell: int) -> None:
+    def integrand(angle: float) -> float:
+        return abs(x + math.cos(angle)) * math.sin(angle) ** (ell - 2)
+
+    norm = special.beta((ell - 1) / 2, 0.5)
+    for x in (0.0, 1e-3, 0.3 / math.sqrt(ell), 0.37, 0.9, 0.9999, 1.0):
+        kink = [math.acos(-x), math.pi / 2]
+        exact = integrate.quad(integrand, 0, math.pi, points=kink, epsabs=1e-14, limit=200)[0] / norm
+        assert float(quadrature.mean_absolute(np.array(x), np.array(1.0), ell)) == pytest.approx(
+            exact, abs=1e-11
+        )
+
+
+def test_equal_rivals_are_named_alike_whatever_the_rounding() -> None:
+    for m, dim in (
+        (1, 3),
+        (2, 3),
+        (1, 4),
+        (5, 10),
+    ):  # rescaled to a great subsphere, which is the squeeze's limit
+        assert predict(fixed(m, dim), rho=1.0).rival == "rescaled"
 
 
 @pytest.mark.parametrize(("dim", "m", "lam"), [(3, 1, 0.6), (4, 2, 1.7), (6, 4, 0.4), (3, 2, 2.0)])

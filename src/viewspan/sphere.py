@@ -13,7 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.polynomial import Polynomial
+from numpy.polynomial import Polynomial, polynomial
 from scipy import special
 from torch import Tensor
 
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 _DEBYE_FROM = 50.0  # Bessel order from which the uniform expansion in 1/order is at rounding error
 _DEBYE_TERMS = 8
-_SERIES_TERMS = 60
+_SERIES_TERMS = 40
 _HANKEL_FROM = 1e7  # argument from which (and from 100 times the squared order) Hankel's expansion is exact
 _CONCENTRATED = 1e30  # beyond it a draw equals its mean in double precision
 
@@ -295,25 +295,27 @@ def _mean_gap(n: int, a: Floats) -> Floats:
 
 
 def _log_series(n: int, a: Floats) -> Floats:
-    """log Σ_k (a²/4)^k / (k! (n/2)_k); all terms are positive."""
-    term, total = np.ones_like(a), np.zeros_like(a)
-    for k in range(1, _SERIES_TERMS):
-        term = term * (a * a / 4) / (k * (n / 2 + k - 1))
-        total = total + term
-        if k > 4 and np.all(term <= 1e-18 * total):
-            break
-    return np.log1p(total)
+    """log Σ_k (a²/4)^k / (k! (n/2)_k), a <= 2√n; all terms are positive."""
+    q = a * a / (2 * n)  # at most 2, so that 40 terms are more than enough
+    return np.log1p(q * polynomial.polyval(q, _series_coefficients(n)))
 
 
 @functools.cache
-def _debye_polynomials() -> tuple[Polynomial, ...]:
-    """u_k(t) of the uniform expansion of I_ν(νz) (Olver, DLMF 10.41.9)."""
-    u = [Polynomial([1.0])]
+def _series_coefficients(n: int) -> Floats:
+    """(n/2)^k / (k! (n/2)_k) for k from 1."""
+    k = np.arange(1, _SERIES_TERMS + 1)
+    return np.asarray(np.cumprod(1 / (k * (1 + 2 * (k - 1) / n))), dtype=np.float64)
+
+
+@functools.cache
+def _debye_polynomial(order: float) -> Floats:
+    """Coefficients in t of Σ_k u_k(t)/ν^k, u_k of the uniform expansion of I_ν(νz) (Olver, DLMF 10.41.9)."""
+    u = total = Polynomial([1.0])
     t2 = Polynomial([0, 0, 1.0])
-    for _ in range(_DEBYE_TERMS):
-        last = u[-1]
-        u.append(t2 * (1 - t2) * last.deriv() / 2 + ((1 - 5 * t2) * last).integ() / 8)
-    return tuple(u)
+    for k in range(1, _DEBYE_TERMS + 1):
+        u = t2 * (1 - t2) * u.deriv() / 2 + ((1 - 5 * t2) * u).integ() / 8
+        total = total + u / order**k
+    return np.asarray(total.coef)
 
 
 def _log_bessel(order: float, x: Floats) -> Floats:
@@ -336,5 +338,5 @@ def _log_bessel_debye(order: float, x: Floats) -> Floats:
     t = order / root
     # νη − x with η = √(1+z²) + log(z/(1+√(1+z²))); root − x is written without cancellation
     exponent = order * order / (root + x) + order * np.log(x / (order + root))
-    series = sum(u(t) / order**k for k, u in enumerate(_debye_polynomials()))
+    series = polynomial.polyval(t, _debye_polynomial(order))
     return exponent - 0.5 * np.log(2 * np.pi * root) + np.log(series)

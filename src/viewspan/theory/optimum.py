@@ -13,6 +13,8 @@ from viewspan.theory import quadrature, squeeze
 from viewspan.theory.model import Model
 
 _LOG_LAM = np.linspace(math.log(1e-3), math.log(1e3), 21)
+_ANGLE_RULES = (32, 48, 72, 108, 162, 243)  # an absolute value is rough, but a rule is squared
+_ANGLES_AGREE = 1e-5
 _NEAR = 0.05  # half width in log λ of the search around another rule's λ*
 
 
@@ -85,6 +87,7 @@ def orthogonal_loss(model: Model, tau: float, rho: float, n: int) -> float:
 
 
 def best_squeeze(problem: Problem, n: int, near: float | None) -> Squeeze:
+    """The best member by a rule of n nodes; its angles are left to `angles`, which needs rules of its own."""
     model, tau, rho = problem.model, problem.tau, problem.rho
     if problem.everything_held:
         loss = orthogonal_loss(model, tau, rho, n)
@@ -102,8 +105,18 @@ def best_squeeze(problem: Problem, n: int, near: float | None) -> Squeeze:
     if problem.full:  # λ = 1 is stationary by symmetry; rounding must not read as a squeeze
         loss_at_one = float(squeeze.terms(model, tau, rho, 1.0, n).loss[0])
         lam, loss = (1.0, loss_at_one) if loss_at_one <= loss + 1e-10 else (lam, loss)
-    r2, ape = squeeze.recovery(model, lam, n), squeeze.angle_error(model, lam, 2 * n)
-    return Squeeze(lam=lam, loss=loss, r2=r2, ape=ape)
+    return Squeeze(lam=lam, loss=loss, r2=squeeze.recovery(model, lam, n))
+
+
+def angles(model: Model, lam: float) -> tuple[float, float]:
+    """Angle preservation error of h_λ, and its difference from that of the rule before."""
+    last = math.inf
+    for n in _ANGLE_RULES:
+        now = squeeze.angle_error(model, lam, n)
+        error, last = abs(now - last), now
+        if error <= _ANGLES_AGREE:
+            break
+    return last, error
 
 
 def _limit(problem: Problem, lam: float, n: int) -> Squeeze:
@@ -113,7 +126,6 @@ def _limit(problem: Problem, lam: float, n: int) -> Squeeze:
         limit="great_subspheres" if lam else "held_only",
         loss=towards(model, tau, rho, n),
         r2=squeeze.recovery(model, lam, n),
-        ape=squeeze.angle_error(model, lam, 2 * n),
         r2_limit=_recovery_limit(model, lam, n),
         reason=f"no λ is better than the limit λ → {'∞' if lam else '0'} by more than 1e-10 nats",
     )

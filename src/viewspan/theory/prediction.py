@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from viewspan import checks, pairs, records
 from viewspan.theory import finite_sample
 from viewspan.theory import model as models
 from viewspan.theory.model import floor
-from viewspan.theory.optimum import Problem, Squeeze, best_squeeze, orthogonal_loss
+from viewspan.theory.optimum import Problem, Squeeze, angles, best_squeeze, orthogonal_loss
 from viewspan.theory.verdict import Numbers, judge
 
-_RULES = (16, 24, 36, 54, 81, 122, 183, 274, 411)
+_RULES = (16, 24, 36, 54, 81, 122, 183, 274, 411, 617)
 _TOLERANCE = {"orthogonal_loss": 1e-8, "lam": 1e-4, "loss": 1e-6, "r2": 1e-5, "ape": 1e-4}
 
 
@@ -167,12 +167,27 @@ def _agreeing(problem: Problem) -> tuple[Numbers, dict[str, float], int]:
             errors = _differences(last, now)
             size = max(1.0, abs(now.orthogonal))  # losses grow like 1/τ
             if errors is not None and all(e <= _TOLERANCE[name] * size for name, e in errors.items()):
-                return now, errors, n
+                return *_with_angles(problem, now, errors), n
         last = now
     raise checks.RunFailed(
         f"quadrature did not settle for dim={problem.model.dim}, temperature={problem.tau:g}, rho={problem.rho:g}: "
         f"rules of {_RULES[-2]} and {_RULES[-1]} nodes differ by {errors if errors else 'the kind of minimum'}"
     )
+
+
+def _with_angles(
+    problem: Problem, numbers: Numbers, errors: dict[str, float]
+) -> tuple[Numbers, dict[str, float]]:
+    """The same with the angle preservation error of the best squeeze."""
+    best = numbers.squeeze
+    if best.loss is None or best.ape is not None:
+        return numbers, errors
+    ape, error = angles(problem.model, best.position)
+    if error > _TOLERANCE["ape"]:
+        raise checks.RunFailed(
+            f"quadrature of the angles did not settle: its last two rules differ by {error:.1e}"
+        )
+    return replace(numbers, squeeze=replace(best, ape=ape)), {**errors, "ape": error}
 
 
 def _differences(a: Numbers, b: Numbers) -> dict[str, float] | None:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from viewspan import sphere
 from viewspan.theory import quadrature
@@ -48,7 +47,7 @@ def terms(model: Model, tau: float, rho: float, lam: npt.ArrayLike, n: int) -> T
     u, v = np.sin(phi) ** 2, np.cos(phi) ** 2
     alignment = np.zeros(len(lam))
     if model.share < 1:
-        alignment += (1 - model.share) * ((u + v * model.fibre_cosine(rule.t)) @ rule.weight)
+        alignment += (1 - model.share) * ((u + v * _fibre_cosine(model, n)) @ rule.weight)
     if model.share > 0:
         alignment += model.share * moved_alignment(model, lam, n)
     log_negatives = _log_negatives(model, tau, rho, lam, phi, n)
@@ -76,7 +75,7 @@ def log_everywhere(model: Model, tau: float, lam: Floats, phi: Floats, n: int) -
     gap = 2 * np.sin((angle - other) / 2) ** 2 / tau
     kernel = quadrature.log_phi_scaled(model.m, np.sin(angle) * np.sin(other) / tau, 1 / tau)
     kernel += quadrature.log_phi_scaled(model.ell, np.cos(angle) * np.cos(other) / tau, 1 / tau)
-    return special.logsumexp(log_w + kernel - gap, axis=-1) + 1 / tau
+    return quadrature.log_sum(log_w + kernel - gap) + 1 / tau
 
 
 def moved_alignment(model: Model, lam: Floats, n: int) -> Floats:
@@ -86,6 +85,12 @@ def moved_alignment(model: Model, lam: Floats, n: int) -> Floats:
     phi_other = np.arctan2(np.sin(other), np.expand_dims(lam, (1, 2)) * np.cos(other))
     score = np.sin(phi) * np.sin(phi_other) * cos_u + np.cos(phi) * np.cos(phi_other) * cos_v
     return (weight * score).sum(axis=(-2, -1))
+
+
+@functools.lru_cache(maxsize=16)
+def _fibre_cosine(model: Model, n: int) -> Floats:
+    """The mean cosine of the free parts of a held pair at each outer node."""
+    return model.fibre_cosine(quadrature.latitude(model.m, model.ell, n).t)
 
 
 @functools.lru_cache(maxsize=16)
@@ -160,11 +165,13 @@ def angle_error(model: Model, lam: float, n: int) -> float:
         phi = np.zeros_like(rule.t)
     else:
         phi = np.arctan2(sin, lam * cos)
-    a = np.outer(sin, sin) - np.outer(np.sin(phi), np.sin(phi))
-    b = np.outer(cos, cos) - np.outer(np.cos(phi), np.cos(phi))
+    kept = np.flatnonzero(rule.weight > 1e-14)
+    i, j = (kept[k] for k in np.triu_indices(len(kept)))  # the two points may change places
+    a = sin[i] * sin[j] - np.sin(phi[i]) * np.sin(phi[j])
+    b = cos[i] * cos[j] - np.cos(phi[i]) * np.cos(phi[j])
     m, ell = model.m, model.ell
     if ell == 1:  # the closed form averages over the larger sphere
         a, b, m, ell = b, a, ell, m
     c, weight = quadrature.cosine_rule(m, 8 + n // 4)
-    inner = quadrature.mean_absolute(a[..., None] * c, np.broadcast_to(b[..., None], (*b.shape, len(c))), ell)
-    return float(rule.weight @ (inner @ weight) @ rule.weight)
+    inner = quadrature.mean_absolute(a[:, None] * c, np.broadcast_to(b[:, None], (len(b), len(c))), ell)
+    return float(np.where(i == j, 1.0, 2.0) * rule.weight[i] * rule.weight[j] @ (inner @ weight))

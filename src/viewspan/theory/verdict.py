@@ -44,8 +44,8 @@ def judge(problem: Problem, numbers: Numbers, error: float) -> Verdict:
     if proved is not None:
         return _verdict(loss, loss, "exact", f"exact: {proved}", None, True, proved)
     rivals = _rivals(problem, numbers)
-    name = min(rivals, key=lambda key: rivals[key])
-    best = rivals[name]
+    best = min(rivals.values())
+    name = next(key for key, value in rivals.items() if value <= best + 1e-12 * max(1, abs(best)))
     better = best < loss - max(10 * error, 1e-12)
     attained = _attained(problem)
     lower = _lower_bound(problem)
@@ -98,22 +98,21 @@ def _attained(problem: Problem) -> str | None:
 
 
 def _rivals(problem: Problem, numbers: Numbers) -> dict[str, float]:
-    """Losses of known maps other than orthogonal ones."""
+    """Losses of known maps other than orthogonal ones; of equal ones the first is named."""
     model, tau, rho = problem.model, problem.tau, problem.rho
-    rivals = {"constant": 0.0}
-    if numbers.squeeze.loss is not None and not problem.everything_held:
-        rivals["squeeze"] = numbers.squeeze.loss
+    rivals = {}
     if not problem.full and model.share == 0 and model.sigma == 0:
-        everywhere = float(sphere.log_phi(model.dim, 1 / tau))
-        mixed = squeeze.mixed(rho, 1 / tau, everywhere)
-        rivals["spreading"] = mixed - 1 / tau
         if rho == 1 and model.ell:
             rule = quadrature.latitude(model.m, model.ell, _NODES)
             c = model.fibre_concentration(rule.t)
             v = np.minimum(1, tau * c)
             fibre = sphere.log_phi(model.ell, v / tau) - v * model.fibre_cosine(rule.t) / tau
             rivals["rescaled"] = float(rule.weight @ fibre)
-    return rivals
+        everywhere = float(sphere.log_phi(model.dim, 1 / tau))
+        rivals["spreading"] = squeeze.mixed(rho, 1 / tau, everywhere) - 1 / tau
+    if numbers.squeeze.loss is not None and not problem.everything_held:
+        rivals["squeeze"] = numbers.squeeze.loss
+    return {**rivals, "constant": 0.0}
 
 
 def _lower_bound(problem: Problem) -> float:

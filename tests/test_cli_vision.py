@@ -96,6 +96,10 @@ def test_train_then_probe(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "pixels" in out
     assert "16 training and 10 test images" in out
 
+    code, out, err = run(capsys, "report", "run", "-o", "page.html")
+    assert (code, err) == (0, "")
+    assert out == "Report: page.html (3 runs)\n"
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -162,6 +166,59 @@ def test_a_flat_folder_trains_but_has_no_labels_to_probe(
     code, _, err = run(capsys, "probe", "run", "test")
     assert code == 2
     assert "test must be given" in err
+
+
+@pytest.mark.filterwarnings("ignore:the set is scored on itself")
+def test_a_probe_of_arrays_needs_a_test_set_and_sees_changed_labels(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, *TRAIN)
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 3, 8, 8), dtype=np.uint8)
+    found = []
+    for labels in (np.arange(12) % 2, np.arange(12) // 6):
+        np.savez(folder / "own.npz", x=pixels, y=labels)
+        code, _, err = run(capsys, "probe", "run", "own.npz", "--k", "3")
+        assert code == 2
+        assert "test must be given (--test DATA): own.npz has no parts" in err
+        code, out, err = run(capsys, "probe", "run", "own.npz", "--test", "own.npz", "--k", "3")
+        assert code == 0
+        assert "reused" not in err
+        assert "12 in both; scored on itself" in out
+        found.append(out)
+    code, out, err = run(capsys, "probe", "run", "own.npz", "--test", "own.npz", "--k", "3")
+    assert "reused" in err
+    assert out == found[1] != found[0]
+    code, _, err = run(capsys, "probe", "run", "own.npz", "--test", "own.npz", "--published-epochs", "3")
+    assert code == 2
+    assert "published_epochs applies to protocol published only" in err
+
+
+def test_what_the_users_code_prints_leaves_one_json_document(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "loud_views_of_test.py").write_text(
+        "print('imported')\n\ndef loud(image):\n    print('viewed')\n    return image\n"
+    )
+    options = [x if x != "crop" else "loud_views_of_test:loud" for x in TRAIN]
+    code, out, err = run(capsys, *options, "--json")
+    assert code == 0
+    assert json.loads(out)["steps"] == 2
+    assert "imported" in err
+    assert "viewed" in err
+
+
+def test_code_that_ends_the_program_is_no_finished_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "leaving_views_of_test.py").write_text(
+        "import sys\ncalls = 0\n\ndef leave(image):\n    global calls\n    calls += 1\n"
+        "    if calls > 30:\n        sys.exit(0)\n    return image\n"
+    )
+    options = [x if x != "crop" else "leaving_views_of_test:leave" for x in TRAIN]
+    code, out, err = run(capsys, *options)
+    assert (code, out) == (2, "")
+    assert "ended the program (exit code 0) (leaving_views_of_test.py, line 8)" in err.splitlines()[-1]
+    assert not list((folder / "run").glob("train-*.json"))
 
 
 def test_a_test_class_that_was_never_seen_is_refused(

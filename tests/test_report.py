@@ -370,7 +370,7 @@ def test_the_command_refuses_what_holds_no_record(
         ((), "runs must name at least one folder"),
         ((str(tmp_path / "none"),), "no such file"),
         ((str(tmp_path / "empty"),), "found none"),
-        ((str(tmp_path / "x.json"),), "1 files skipped"),
+        ((str(tmp_path / "x.json"),), "1 file skipped"),
         ((str(folder / "own"), "-o", str(tmp_path / "empty")), "output must be a file"),
     ]:
         assert run("report", *arguments, *(() if "-o" in arguments else ("-o", str(out)))) == 2
@@ -389,4 +389,4 @@ def test_the_diff_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     document = json.loads(capsys.readouterr().out)
     assert document.keys() >= {"settings", "environment", "protocol", "numbers"}
     assert run("diff", str(first), str(folder / "table1")) == 2
-    assert "holds 38" in capsys.readouterr().err
+    assert f"holds 38: name one of {first.name}, " in capsys.readouterr().err

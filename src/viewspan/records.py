@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LARGEST = 256 * 2**20  # bytes; a larger JSON file is something else's
+OF_A_RUN = ("settings.json", "step-*.json")  # written by training on images, beside the record
 CLAIM_EXPIRES = 120.0  # seconds without a heartbeat after which a claim is taken for a dead worker's
 
 
@@ -142,8 +143,11 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write under a temporary name, flush, rename: a reader sees the old file or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:  # the caller asked for this file, not for its folder or the temporary one
+        raise OSError(error.errno, f"cannot be written ({error.strerror})", str(path)) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -412,7 +416,10 @@ def read_arrays(path: str | os.PathLike[str], record: Record) -> dict[str, np.nd
 def read_all(
     paths: Iterable[str | os.PathLike[str]],
 ) -> tuple[list[tuple[Path, Record]], list[tuple[Path, str]]]:
-    """Every record in files and (nested) folders, and the files skipped with the reason for each."""
+    """Every record in files and (nested) folders, and the files skipped with the reason for each.
+
+    What a training run keeps beside its record is no record and no reason to speak of.
+    """
     found: list[tuple[Path, Record]] = []
     skipped: list[tuple[Path, str]] = []
     seen: set[Path] = set()
@@ -420,7 +427,8 @@ def read_all(
         files = sorted(item.rglob("*.json")) if item.is_dir() else [item]
         for path in files:
             key = path.resolve()
-            if key in seen or any(part.startswith(".") for part in path.relative_to(item).parts):
+            beside = item.is_dir() and any(path.match(pattern) for pattern in OF_A_RUN)
+            if key in seen or beside or any(part.startswith(".") for part in path.relative_to(item).parts):
                 continue
             seen.add(key)
             try:

@@ -6,19 +6,32 @@ Exit codes: 0 done, 1 a run failed, 2 bad input, 3 a required gate was not met, 
 from __future__ import annotations
 
 import sys
+import typing
+import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import cyclopts
 
 import viewspan
+
+
+def converted(kind: Any, tokens: Any) -> Any:
+    """Values as cyclopts reads them, but a fraction given for an integer is refused instead of rounded."""
+    kinds = (kind, *typing.get_args(kind))
+    if int in kinds and float not in kinds:
+        for token in tokens:
+            if "." in token.value:
+                raise ValueError(f"must be an integer, got {token.value}")
+    return cyclopts.convert(kind, tokens)
+
 
 app = cyclopts.App(
     name="viewspan",
     help="Does the way positive pairs are drawn let contrastive learning recover the latent geometry, "
     "and if not, what will it learn instead?",
     version=viewspan.__version__,
-    default_parameter=cyclopts.Parameter(negative=()),
+    default_parameter=cyclopts.Parameter(negative=(), converter=converted),
     exit_on_error=False,
     print_error=False,
     suppress_keyboard_interrupt=False,
@@ -44,10 +57,21 @@ def fail(message: object, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def told(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning in one line: this package's own without the place in its source."""
+    from viewspan.checks import ViewspanWarning
+
+    place = "" if issubclass(category, ViewspanWarning) else f" ({category.__name__}, {filename}:{lineno})"
+    return f"viewspan: warning: {' '.join(str(message).split())}{place}\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a caller's mistake is one line on stderr, never a traceback."""
     from viewspan.checks import RunFailed
 
+    shown, warnings.formatwarning = warnings.formatwarning, told
     try:
         result = app(arguments)
     except cyclopts.CycloptsError as error:
@@ -59,8 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(0) from None
-    except (ValueError, TypeError, OSError) as error:
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error, 2)
+    except (ValueError, TypeError) as error:
         fail(error, 2)
     except ModuleNotFoundError as error:
         fail(f"{error}; the extras that bring it are named in the README (pip install 'viewspan[vision]')", 2)
+    finally:
+        warnings.formatwarning = shown
     raise SystemExit(result if isinstance(result, int) else 0)

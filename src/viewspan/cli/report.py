@@ -42,13 +42,11 @@ def report(
         print(f"skipped: {reason}", file=sys.stderr)
     if len(skipped) > 20:
         print(f"skipped: {len(skipped) - 20} more files", file=sys.stderr)
+    aside = f", {len(skipped)} file{'s' if len(skipped) != 1 else ''} skipped" if skipped else ""
     if not found:
         places = ", ".join(map(str, runs))
-        raise ValueError(
-            f"runs must hold at least one record, found none in {places} ({len(skipped)} files skipped)"
-        )
+        raise ValueError(f"runs must hold at least one record, found none in {places}{aside}")
     records.write_atomic(output, page(found, skipped, title=title).encode())
-    aside = f", {len(skipped)} file{'s' if len(skipped) != 1 else ''} skipped" if skipped else ""
     print(f"Report: {output} ({len(found)} run{'s' if len(found) != 1 else ''}{aside})")
     if figures is not None:
         from viewspan.report import figures as drawing

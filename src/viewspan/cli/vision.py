@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from viewspan.images import ImageSet
     from viewspan.vision import TrainRun, pairing
     from viewspan.vision.loop import Progress
 
@@ -95,16 +97,16 @@ def train(
     objective, pairing = _objective(
         loss, pairs, temperature, base_views=base_views, strength=strength, shift=shift, negatives=negatives
     )
-    backbone = _encoder(encoder)
-    pipeline = images.views.resolve(views, order=order)
-    held = images.load(data, skip_bad=skip_bad)
-    if limit is not None:
-        held = _limited(held, limit, seed)
     first = _first_process()
-    if first:
-        print(held.summary(), file=sys.stderr)
     try:
-        with _progress() as progress:
+        with contextlib.redirect_stdout(sys.stderr), _progress() as progress:  # the user's code may print
+            backbone = _encoder(encoder)
+            pipeline = images.views.resolve(views, order=order)
+            held = images.load(data, skip_bad=skip_bad)
+            if limit is not None:
+                held = _limited(held, limit, seed)
+            if first:
+                print(held.summary(), file=sys.stderr)
             run = vision.train(
                 held, encoder=backbone, views=pipeline, loss=objective, pairs=pairing, epochs=epochs,
                 batch_size=batch_size, lr=lr, schedule=schedule, weight_decay=weight_decay, head=head, seed=seed,
@@ -165,11 +167,11 @@ def probe(
     Args:
         run: folder written by train.
         data: labelled training images, as in train.
-        test: labelled test images; without it the data's own train and test parts are used.
+        test: labelled test images; without it the folders train and test in data (or CIFAR-10's own parts) are used.
         encoder: package.module:name, if the run's encoder cannot be imported by name.
         k: neighbours that vote, at most the number of training images.
         protocol: published runs the authors' kind of probe beside (SGD .1, raw features, encoder in train mode).
-        published_epochs: of that protocol.
+        published_epochs: protocol published only: epochs of its SGD.
         seed: of the held-out rows and the SGD order.
         limit: fit on so many training images, drawn by the seed (those that train takes with the same two numbers).
         skip_bad: leave out files that cannot be decoded instead of refusing.
@@ -178,53 +180,68 @@ def probe(
         fresh: probe again even if the run's folder holds this probe's record.
         json_: print one JSON document.
     """
-    from viewspan import images, runtime, vision
+    from viewspan import runtime, vision
     from viewspan.vision import backbones, drawing
 
-    trained, untrained, settings = vision.load_encoders(run, None if encoder is None else _encoder(encoder))
-    if test is None and Path(data).is_dir() and not (Path(data) / "train").is_dir():
-        if images.load(data, skip_bad=True).labels is None:
-            raise ValueError(f"data {data} holds no labels: a probe needs class folders or labels")
-        raise ValueError(
-            f"test must be given (--test FOLDER): {data} has no parts train and test; with --test {data} "
-            "kNN leaves each image out of its own neighbours"
-        )
-    train_set = images.load(data, split=None if test else "train", skip_bad=skip_bad)
-    if train_set.labels is None:
-        raise ValueError(f"data {data} holds no labels: a probe needs class folders or labels")
-    if limit is not None:
-        train_set = _limited(train_set, limit, seed)
-    test_set = images.load(
-        test or data, split=None if test else "test", skip_bad=skip_bad, classes=train_set.classes
-    )
-    for held in (train_set, test_set):
-        print(held.summary(), file=sys.stderr)
-    decides = {
-        "run": settings, "weights": backbones.weights_digest(trained), "train": drawing.digest(train_set),
-        "test": drawing.digest(test_set), "k": k, "protocol": protocol, "published_epochs": published_epochs,
-        "seed": seed,
-    }  # fmt: skip
-    store = records.Store(run)
-    record = None if fresh else store.find("probe", decides)
-    if record is None:
-        start = time.perf_counter()
-        with runtime.threads(threads) as n_threads:
-            result = vision.probe(
-                trained, train_set, test_set, untrained=untrained, k=k, protocol=protocol,
-                published_epochs=published_epochs, seed=seed, device=device,
+    if published_epochs != 100 and protocol != "published":
+        raise ValueError(f"published_epochs applies to protocol published only, got protocol {protocol}")
+    with contextlib.redirect_stdout(sys.stderr):  # the user's code may print
+        given = None if encoder is None else _encoder(encoder)
+        trained, untrained, settings = vision.load_encoders(run, given)
+        train_set, test_set = _labelled_sets(data, test, limit=limit, seed=seed, skip_bad=skip_bad)
+        for held in (train_set, test_set):
+            print(held.summary(), file=sys.stderr)
+        decides = {
+            "run": settings, "weights": backbones.weights_digest(trained),
+            "train": drawing.labelled_digest(train_set), "test": drawing.labelled_digest(test_set), "k": k,
+            "protocol": protocol, "published_epochs": published_epochs, "seed": seed,
+        }  # fmt: skip
+        store = records.Store(run)
+        record = None if fresh else store.find("probe", decides)
+        if record is None:
+            start = time.perf_counter()
+            with runtime.threads(threads) as n_threads:
+                result = vision.probe(
+                    trained, train_set, test_set, untrained=untrained, k=k, protocol=protocol,
+                    published_epochs=published_epochs, seed=seed, device=device,
+                )  # fmt: skip
+            record = records.Record(
+                experiment="probe", settings=records.jsonable(decides), result=records.jsonable(result.as_dict()),
+                environment=records.environment(device=device, threads=n_threads, data=Path(train_set.source).name),
+                seconds=time.perf_counter() - start, finished=time.time(),
             )  # fmt: skip
-        record = records.Record(
-            experiment="probe", settings=records.jsonable(decides), result=records.jsonable(result.as_dict()),
-            environment=records.environment(device=device, threads=n_threads, data=Path(train_set.source).name),
-            seconds=time.perf_counter() - start, finished=time.time(),
-        )  # fmt: skip
-        store.write(record)
-    else:
-        print("reused 1 of 1 (--fresh probes again)", file=sys.stderr)
+            store.write(record)
+        else:
+            print("reused 1 of 1 (--fresh probes again)", file=sys.stderr)
     if json_:
         _print_json({**record.result, "record": str(store.path("probe", decides))})
     else:
         _print_probe(record.result)
+
+
+def _labelled_sets(
+    data: str, test: str | None, *, limit: int | None, seed: int, skip_bad: bool
+) -> tuple[ImageSet, ImageSet]:
+    """The images to fit on and those to score."""
+    from viewspan import images
+
+    parts = data.partition(":")[0] == "cifar10" or (Path(data) / "train").is_dir()
+    chosen = test is None and parts
+    train_set = images.load(data, split="train" if chosen else None, skip_bad=skip_bad)
+    if train_set.labels is None:
+        raise ValueError(f"data {data} holds no labels: a probe needs class folders or labels")
+    if test is None and not parts:
+        raise ValueError(
+            f"test must be given (--test DATA): {data} has no parts train and test; with --test {data} "
+            "kNN leaves each image out of its own neighbours"
+        )
+    if limit is not None:
+        train_set = _limited(train_set, limit, seed)
+    where = data if test is None else test
+    test_set = images.load(
+        where, split="test" if chosen else None, skip_bad=skip_bad, classes=train_set.classes
+    )
+    return train_set, test_set
 
 
 def _print_probe(result: dict[str, Any]) -> None:
@@ -250,7 +267,10 @@ def _print_probe(result: dict[str, Any]) -> None:
     print(
         f"trained − untrained {result['gain']:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}] over test images"
     )
-    print(f"{result['n_train']} training and {result['n_test']} test images, {result['overlap']} in both")
+    aside = "; scored on itself: the linear probe has seen every image" if result["leave_one_out"] else ""
+    print(
+        f"{result['n_train']} training and {result['n_test']} test images, {result['overlap']} in both{aside}"
+    )
 
 
 def _print_json(value: Any) -> None:
@@ -302,7 +322,7 @@ def _encoder(name: str) -> Any:
     return named.import_named(name, what="encoder")
 
 
-def _limited(held: Any, limit: int, seed: int) -> Any:
+def _limited(held: ImageSet, limit: int, seed: int) -> ImageSet:
     """A random subset of the images, the same for the same seed."""
     import torch
 

@@ -21,8 +21,12 @@ def read_one(path: Path) -> Record:
         return records.read(path)
     found, skipped = records.read_all([path])
     if len(found) != 1:
-        aside = f", {len(skipped)} files skipped" if skipped else ""
-        raise ValueError(f"run must be one record; {path} holds {len(found)}{aside}: name a file in it")
+        if not found:
+            raise ValueError(f"run must be one record; {path} holds none ({len(skipped)} files skipped)")
+        names = ", ".join(str(file.relative_to(path)) for file, _ in found[:3]) + (
+            ", …" if len(found) > 3 else ""
+        )
+        raise ValueError(f"run must be one record; {path} holds {len(found)}: name one of {names}")
     return found[0][1]
 
 

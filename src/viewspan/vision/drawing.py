@@ -103,6 +103,12 @@ def digest(images: ImageSet) -> str:
     return hashlib.sha256(b"".join(row_digests(images))).hexdigest()[:16]
 
 
+def labelled_digest(images: ImageSet) -> str:
+    """One content hash for a set of labelled images: pixels, labels and class names."""
+    labels = [] if images.labels is None else images.labels.tolist()
+    return hashlib.sha256(repr((digest(images), labels, images.classes)).encode()).hexdigest()[:16]
+
+
 def order_of(n: int, *, seed: int, epoch: int) -> Tensor:
     """The order in which an epoch visits n images."""
     state = np.random.SeedSequence([seed, epoch, n]).generate_state(1, np.uint64)[0]

@@ -257,3 +257,21 @@ def test_equal_seeds_give_equal_audits(shapes: images.ImageSet) -> None:
     assert one == two
     other = vs.audit(shapes, views="all", sampling=Sampling(**{**SMALL.__dict__, "seed": 1})).to_json()
     assert other["factors"] != one["factors"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_images_of_a_few_pixels_have_no_geometry_and_no_warning(size):
+    x = torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0))
+    found = factors.measure(x, factors.NAMES)
+    assert np.isfinite(found["brightness"]).all()
+    assert np.isnan(found["sharpness"]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("support_anchors", -1), ("support_views", 0), ("operation_anchors", -3), ("operation_views", 1)],
+)
+def test_numbers_of_anchors_and_views_that_make_no_sense_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be at least"):
+        vs.audit(np.zeros((4, 3, 8, 8), np.uint8), views="crop", sampling=Sampling(**{name: value}))

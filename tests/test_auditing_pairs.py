@@ -154,3 +154,61 @@ def test_an_own_factor_cannot_change_the_next_ones_images():
     assert found["mean"].min() > 0.4
     with pytest.raises(ValueError, match="factor label failed"):
         bank.measure(images, [], {"label": lambda x: ["a"] * len(x)})
+
+
+def test_a_data_frame_is_a_table(walk):
+    frame = pandas.DataFrame(
+        {"f_a": walk["c0"], "f_b": walk["c0"], "side_a": "x", "side_b": ["x", "y"] * 100}
+    )
+    report = vs.audit(frame)
+    assert [(f.name, f.kind) for f in report.factors] == [("f", "numeric"), ("side", "categorical")]
+    assert names(vs.audit(pandas.DataFrame(walk), lag=2, session="session")) == ["c0", "c1"]
+
+
+def test_verdicts_without_an_interval_are_noted():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    report = vs.audit(
+        {"f": x, "clinic": np.repeat(["a", "b"], 20)}, cluster="clinic", require_moved=["f=0.01"]
+    )
+    assert not report.met
+    assert any("no interval" in note and "at least 3 clusters, there are 2" in note for note in report.notes)
+
+
+def test_names_of_pairs_apply_to_arrays_and_tables_only(walk):
+    with pytest.raises(ValueError, match="pairs does not go with lag, got 'x,y'"):
+        vs.audit(walk, lag=2, pairs=("x", "y"))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_embedding_wider_than_the_sample_is_reduced(wide):
+    rng = np.random.default_rng(0)
+    latents = rng.normal(size=(60, 2, 3))
+    latents[:, 1, 0] = latents[:, 0, 0]
+    views = latents @ rng.normal(size=(3, 200 if wide else 40)) * 1e200
+    report = vs.audit(views + 0.0)
+    assert report.held.rank == 3
+    assert [d.status for d in report.held.directions] == ["held"]
+    full = vs.audit(views + 1e197 * rng.normal(size=views.shape))
+    assert full.held.rank == 15
+    assert any("15 leading principal components" in note for note in full.notes)
+
+
+def test_pictures_are_pooled_and_their_scale_is_noted():
+    data = testing.shapes(40, n_views=2, moved=["x"], size=64)
+    plain = vs.audit(data.images)
+    assert len(plain.coordinates) in (10, 3 * 16 * 16)
+    assert not any("values run" in note for note in plain.notes)
+    scaled = vs.audit((data.images / 255 - 0.5) / 0.25)
+    assert any("values run from -2 to 2" in note for note in scaled.notes)
+
+
+def test_a_copied_stem_counts_once(tmp_path):
+    from PIL import Image
+
+    pictures = testing.shapes(5, n_views=2, size=16).images
+    for i, stem in enumerate("abcde"):
+        for v in range(2):
+            copied = pictures[0 if stem == "e" else i, v].transpose(1, 2, 0)
+            Image.fromarray(copied).save(tmp_path / f"{stem}_{v}.png")
+    report = vs.audit(tmp_path, group="stem")
+    assert (report.n_anchors, report.duplicates) == (4, [["a", "e"]])

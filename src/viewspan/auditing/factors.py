@@ -109,13 +109,13 @@ def _colour(x: Tensor) -> dict[str, Tensor]:
 
 def _light(x: Tensor) -> dict[str, Tensor]:
     y = luma(x)
-    sd = y.flatten(1).std(1)
+    sd = _sd(y)
     inner = y[:, 1:-1, 1:-1]
     if min(y.shape[1:]) < 3:
         sharpness = torch.full_like(sd, torch.nan)
     else:
         laplacian = 4 * inner - y[:, 2:, 1:-1] - y[:, :-2, 1:-1] - y[:, 1:-1, 2:] - y[:, 1:-1, :-2]
-        sharpness = _unless_flat(laplacian.flatten(1).std(1) / sd.clamp_min(1e-12), sd)
+        sharpness = _unless_flat(_sd(laplacian) / sd.clamp_min(1e-12), sd)
     return {
         "brightness": _trimmed_mean(pooled(y[:, None], GEOMETRY_SIZE)[:, 0]),
         "contrast": sd,
@@ -126,7 +126,7 @@ def _light(x: Tensor) -> dict[str, Tensor]:
 def _geometry(x: Tensor) -> dict[str, Tensor]:
     y = pooled(luma(x)[:, None], GEOMETRY_SIZE)[:, 0]
     n, h, w = y.shape
-    sd = y.flatten(1).std(1)
+    sd = _sd(y)
     mass = (y - _trimmed_mean(y)[:, None, None]).abs()
     total = mass.sum((1, 2)).clamp_min(1e-12)
     across = (torch.arange(w, dtype=y.dtype) + 0.5) / w - 0.5
@@ -161,6 +161,11 @@ def _orientation(y: Tensor) -> Tensor:
     return torch.stack([(xx - yy) / trace, 2 * xy / trace], dim=1)
 
 
+def _sd(y: Tensor) -> Tensor:
+    flat = y.flatten(1)
+    return flat.std(1) if flat.shape[1] > 1 else torch.full((len(y),), torch.nan)
+
+
 def _trimmed_mean(y: Tensor) -> Tensor:
     flat = y.flatten(1).sort(1).values
     cut = int(_TRIM * flat.shape[1])
@@ -168,5 +173,5 @@ def _trimmed_mean(y: Tensor) -> Tensor:
 
 
 def _unless_flat(value: Tensor, sd: Tensor) -> Tensor:
-    flat = sd <= _FLAT
+    flat = ~(sd > _FLAT)
     return torch.where(flat if value.ndim == 1 else flat[:, None], torch.nan, value)

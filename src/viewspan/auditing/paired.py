@@ -14,6 +14,7 @@ from viewspan.auditing.verdict import Audit, Factor, decide
 
 Floats = npt.NDArray[np.float64]
 MAX_DATA = 5000  # anchors used for the data's dimension
+_RANK = 1e-14  # share of the largest variance below which a direction does not vary
 MAX_CLOUDS = 20  # anchors whose views' dimension is estimated
 
 
@@ -86,9 +87,7 @@ def _held(
     x, repeats, names = data.views, data.repeats, data.coordinates
     assert x is not None
     n, _, d = x.shape
-    flat = x.reshape(-1, d) - x.reshape(-1, d).mean(0)
-    spread = np.linalg.svd(flat, full_matrices=False)[1] if d > n // 3 else np.ones(d)
-    rank = int((spread > 1e-9 * spread.max()).sum()) if spread.size and spread.max() > 0 else 0
+    rank, components = _components(x.reshape(-1, d)) if d > n // 3 else (0, np.zeros((d, 0)))
     if rank >= n / 3:
         keep = n // 4
         if keep < 2 or n < 3:
@@ -98,9 +97,21 @@ def _held(
             return None, names
         if noise is not None and np.ndim(noise):
             raise ValueError(f"noise must be one number where {d} coordinates are reduced to {keep}")
-        basis = np.linalg.svd(flat, full_matrices=False)[2][:keep].T
+        basis = components[:, :keep]
         x = x @ basis
         repeats = None if repeats is None else repeats @ basis
         notes.append(f"held directions among the {keep} leading principal components of {d} coordinates")
         names = tuple(f"component {j}" for j in range(keep))
     return held.held_directions(x, noise=noise, repeats=repeats), names
+
+
+def _components(x: Floats) -> tuple[int, Floats]:
+    """How many directions vary, and the principal ones in columns, from the smaller of covariance and Gram matrix."""
+    size = float(np.abs(x).max())
+    x = x / (size if size > 0 else 1.0)
+    x = x - x.mean(0)
+    wide = x.shape[1] > x.shape[0]
+    values, vectors = np.linalg.eigh(x @ x.T if wide else x.T @ x)
+    keep = np.flatnonzero(values > _RANK * max(values.max(), np.finfo(float).tiny))[::-1]
+    basis = vectors[:, keep]
+    return len(keep), x.T @ basis / np.sqrt(values[keep]) if wide else basis

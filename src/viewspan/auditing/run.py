@@ -49,8 +49,8 @@ def audit(
 
     Args:
         data: with `views`, images: a folder, ``cifar10``, an ``.npz`` file, ``package.module:name``, an array, a
-            Dataset or an ImageSet. Without, what was made beforehand: a file (.npz, .npy, .csv, .tsv, .parquet), an
-            array (anchors, views, features…), or arrays by name.
+            Dataset or an ImageSet. Without, what was made beforehand: a file (.npz, .npy, .csv, .tsv, .parquet), a
+            DataFrame, an array (anchors, views, features…), or arrays by name.
         views: one view pipeline or a list of them: ``all``, ``crop``, ``all-without-crop``,
             ``package.module:name``, a YAML file, a callable or a ViewPipeline.
         pairs: names of the two views: arrays, or column suffixes (NAME_a, NAME_b).
@@ -84,8 +84,13 @@ def audit(
     checks.integer("seed", sampling.seed, low=0)
     if len(pairs) != 2 or pairs[0] == pairs[1]:
         raise ValueError(f"pairs must be two different names, got {','.join(map(str, pairs))}")
-    for name in ("n_anchors", "n_views", "resamples"):
+    for name in ("n_anchors", "n_views", "support_views", "operation_views", "resamples"):
         checks.integer(name, getattr(sampling, name), low=2)
+    for name in ("support_anchors", "operation_anchors"):
+        checks.integer(name, getattr(sampling, name), low=0)
+    if tuple(pairs) != ("a", "b"):
+        for name, value in (("views", views), ("lag", lag), ("group", group)):
+            _refuse(name, **({} if value is None else {"pairs": ",".join(pairs)}))
     settings = {
         "source": data if isinstance(data, str) else str(data) if isinstance(data, Path) else type(data).__name__,
         "views": [str(getattr(v, "name", v)) for v in _specs(views)], "pairs": list(pairs), "lag": lag,
@@ -113,7 +118,7 @@ def audit(
         wanted = None if factors is None else list(factors)
         paired, source = _paired(data, pairs, lag, session, group, cluster, wanted, skip_bad)
         if paired.pictures is not None:
-            paired.factors = {**stems.picture_factors(paired.pictures), **paired.factors}
+            stems.measure_pictures(paired)
         if isinstance(factors, Mapping):
             raise TypeError("factors must be names: maps from images need views")
         if factors is not None:
@@ -124,6 +129,8 @@ def audit(
     report.settings = settings
     report.theory = analogy(report, temperature=temperature)
     report.gates = verdict.check_requirements(report.factors, moved=require_moved, held=require_held)
+    for each in (report, *report.others):
+        each.notes += verdict.without_interval(each.factors)
     for other in report.others:
         other.gates = verdict.check_requirements(other.factors, moved=require_moved, held=require_held)
         report.gates += [_named(gate, other) for gate in other.gates]
@@ -172,8 +179,9 @@ def _images(
     clusters: npt.NDArray[Any] | None = None
     if cluster is not None:
         if cluster != "class" or loaded.labels is None:
+            without = "" if loaded.labels is not None else ", and these images have no class folders"
             raise ValueError(
-                f"cluster must be 'class' (the class folder) for images with classes, got {cluster!r}"
+                f"cluster must be 'class' (the class folder) for images, got {cluster!r}{without}"
             )
         clusters = loaded.labels.numpy()
     audits = image_views.audit_images(
@@ -231,10 +239,11 @@ def _paired(
         table = path.suffix.lower() in sources.TABLES
         values, where, source = (files.read_table if table else files.read_arrays)(path), str(path), str(data)
     else:
-        table, where, source = False, "data", "arrays in memory"
+        table = hasattr(data, "columns") and hasattr(data, "items")  # a DataFrame
+        where, source = "data", "arrays in memory"
         values = {
-            name: a.detach().cpu().numpy() if isinstance(a, torch.Tensor) else np.asarray(a)
-            for name, a in (data if isinstance(data, Mapping) else {"views": data}).items()
+            str(name): a.detach().cpu().numpy() if isinstance(a, torch.Tensor) else np.asarray(a)
+            for name, a in (data if table or isinstance(data, Mapping) else {"views": data}).items()
         }
     if lag is not None:
         found = recordings.lagged(

@@ -144,7 +144,7 @@ def from_arrays(
         paired.notes.append(
             f"one value an anchor, so held by construction and not audited: {', '.join(unused)}"
         )
-    _drop_copies(paired, _drop_bad(paired, skip_bad, where))
+    drop_copies(paired, [f"row {i}" for i in _drop_bad(paired, skip_bad, where)])
     if views is not None and not factors and views.shape[2] <= MAX_COORDINATES and paired.views is not None:
         paired.factors = {names[j]: paired.views[:, :, j] for j in range(views.shape[2])}
     return paired
@@ -189,7 +189,7 @@ def from_columns(
     views = np.stack([factors[n] for n in numeric], axis=2) if numeric else None
     paired = Paired(kind="table", factors=factors, views=views, coordinates=tuple(numeric))
     _take_cluster(paired, {c: v for c, v in columns.items() if c not in used}, cluster, where)
-    _drop_copies(paired, _drop_bad(paired, skip_bad, where))
+    drop_copies(paired, [f"row {i}" for i in _drop_bad(paired, skip_bad, where)])
     return paired
 
 
@@ -277,7 +277,7 @@ def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> npt.NDArray[np.intp
     return np.flatnonzero(~bad)
 
 
-def _drop_copies(paired: Paired, numbers: npt.NDArray[np.intp]) -> None:
+def drop_copies(paired: Paired, names: Sequence[str]) -> None:
     """Leave out anchors that equal another in everything, unless coarse values make such anchors equal by chance."""
     n = paired.shape[0]
     columns = [] if paired.views is None else [paired.views]
@@ -294,7 +294,7 @@ def _drop_copies(paired: Paired, numbers: npt.NDArray[np.intp]) -> None:
         return
     keep = np.zeros(n, dtype=bool)
     keep[first] = True
-    paired.duplicates = [[f"row {numbers[i]}" for i in rows] for rows in groups.values() if len(rows) > 1]
+    paired.duplicates = [[names[i] for i in rows] for rows in groups.values() if len(rows) > 1]
     _keep(paired, keep)
 
 

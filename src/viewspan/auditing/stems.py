@@ -11,7 +11,7 @@ import torch
 
 from viewspan import images
 from viewspan.auditing import factors, files
-from viewspan.auditing.sources import MAX_COORDINATES, Paired
+from viewspan.auditing.sources import MAX_COORDINATES, Paired, drop_copies
 
 POOLED = 16  # pixels a side of what stands for an image in the support dimension
 
@@ -55,10 +55,11 @@ def read_stems(folder: Path, *, skip_bad: bool = False) -> Paired:
     if even:
         found.views = np.stack([np.stack([rows[i] for i in members]) for members in anchors])
         found.coordinates = tuple(f"value {j}" for j in range(found.views.shape[2]))
-        if not measured and found.views.shape[2] <= MAX_COORDINATES:
-            found.factors = {name: found.views[:, :, j] for j, name in enumerate(found.coordinates)}
     elif arrays:
         raise ValueError(f"{folder}: every stem must have the same number of arrays of one size")
+    drop_copies(found, [stem for stem, members in groups.items() if len(members) > 1])
+    if found.views is not None and not measured and found.views.shape[2] <= MAX_COORDINATES:
+        found.factors = {name: found.views[:, :, j] for j, name in enumerate(found.coordinates)}
     return found
 
 
@@ -70,12 +71,24 @@ def _array(path: Path) -> npt.NDArray[np.float64]:
     return values.reshape(-1).astype(np.float64)
 
 
-def picture_factors(pictures: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:
-    """The image bank on views given as an array (n, k, C, H, W), uint8 or float in [0, 1]."""
-    n, k = pictures.shape[:2]
-    out: dict[str, list[npt.NDArray[np.float64]]] = {}
-    for row in pictures:
+def measure_pictures(paired: Paired) -> None:
+    """The image bank on views given as pictures (n, k, C, H, W), uint8 or float in [0, 1]; small copies for the rest."""
+    assert paired.pictures is not None
+    n, k = paired.pictures.shape[:2]
+    found: dict[str, list[npt.NDArray[np.float64]]] = {}
+    small, low, high = [], np.inf, -np.inf
+    for row in paired.pictures:
         x = images.views.as_float(torch.from_numpy(np.ascontiguousarray(row)))
+        low, high = min(low, float(x.min())), max(high, float(x.max()))
+        small.append(factors.pooled(x, POOLED).flatten(1).double().numpy())
         for name, value in factors.measure(x, factors.NAMES).items():
-            out.setdefault(name, []).append(value)
-    return {name: np.stack(values).reshape(n, k, *values[0].shape[1:]) for name, values in out.items()}
+            found.setdefault(name, []).append(value)
+    measured = {name: np.stack(values).reshape(n, k, *values[0].shape[1:]) for name, values in found.items()}
+    paired.factors = {**measured, **paired.factors}
+    paired.views = np.stack(small)
+    paired.coordinates = tuple(f"value {j}" for j in range(paired.views.shape[2]))
+    if low < -1e-3 or high > 1 + 1e-3:
+        paired.notes.append(
+            f"values run from {low:.3g} to {high:.3g}: colours mean something in [0, 1] only, so undo the "
+            "normalisation of such views"
+        )

@@ -288,6 +288,17 @@ def decide(
     return verdict, f"{verdict}: {sentence}"
 
 
+def without_interval(factors: Sequence[Factor]) -> list[str]:
+    """A note on the factors whose verdict rests on the value alone."""
+    names = [f.name for f in factors if f.stability.icc is not None and f.stability.interval is None]
+    if not names:
+        return []
+    reason = next(f.stability.reason for f in factors if f.name == names[0])
+    return [
+        f"no interval, so verdicts are those of the values seen and no gate is met: {', '.join(names)} ({reason})"
+    ]
+
+
 def check_requirements(
     factors: Sequence[Factor], *, moved: Sequence[str] = (), held: Sequence[str] = ()
 ) -> list[Gate]:

@@ -247,6 +247,17 @@ def test_gradients_are_those_of_the_number(case):
 
 
 @every_loss
+def test_second_derivatives_are_those_of_the_number(case):
+    a, p = points(12, 3, 1).requires_grad_(), points(12, 3, 2).requires_grad_()
+    loss, fields = case.make(0.4), case.tensors()
+    if "given unit rows" in case.name:
+        pytest.skip("finite differences leave the sphere")
+    assert torch.autograd.gradgradcheck(lambda x, y: loss(x, y, **fields), (a, p))
+    by_transform = torch.func.grad(lambda x: loss(x, p.detach(), **fields))(a.detach())
+    torch.testing.assert_close(by_transform, torch.autograd.grad(loss(a, p, **fields), a)[0])
+
+
+@every_loss
 def test_length_does_not_matter_and_layout_does_not_matter(case):
     a, p = points(12, 3, 1), points(12, 3, 2)
     loss, fields = case.make(0.3), case.tensors()

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from viewspan import checks
@@ -83,23 +82,29 @@ class _AgainstAll(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         s_p, excess = torch.empty_like(x[:, 0]), torch.empty_like(x[:, 0])
         for rows in _blocks(x, p):
             s = similarity(x[rows], p, 1)
             s_p[rows] = s[:, rows].diagonal()
             excess[rows] = s.sub_(s_p[rows, None]).logsumexp(1)
-        ctx.save_for_backward(x, p, s_p, excess)
         return s_p, excess
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs, *output)
+
+    @staticmethod
     def backward(ctx: Any, to_s_p: Tensor, to_excess: Tensor) -> tuple[Tensor, Tensor]:
         x, p, s_p, excess = ctx.saved_tensors
-        to_own = (to_s_p - to_excess)[:, None]
-        to_x, to_p = to_own * p[: len(x)], torch.zeros_like(p)
-        to_p[: len(x)] = to_own * x
         with torch.autocast(x.device.type, enabled=False):
+            if torch.is_grad_enabled():  # for a second derivative, through operations that have one
+                own = functional.pad(torch.diag(to_s_p - to_excess), (0, len(p) - len(x)))
+                to_s = similarity(x, p, 1).softmax(1) * to_excess[:, None] + own
+                return to_s @ p, to_s.T @ x
+            to_own = (to_s_p - to_excess)[:, None]
+            to_x, to_p = to_own * p[: len(x)], torch.zeros_like(p)
+            to_p[: len(x)] = to_own * x
             for rows in _blocks(x, p):
                 # one after the other: their sum is rounded, and 1/τ can make that rounding large
                 s = similarity(x[rows], p, 1).sub_(s_p[rows, None]).sub_(excess[rows, None])

@@ -101,3 +101,14 @@ def test_names_can_be_imported_again_or_are_none() -> None:
     assert backbones.name(nn.Flatten()) is None
     small = functools.partial(vision.vit, width=48, heads=3)
     assert backbones.described(small) == "viewspan.vision.backbones:vit(width=48, heads=3)"
+
+
+@pytest.mark.parametrize("head", ["none", "mlp"])
+def test_lazy_layers_get_their_sizes_before_anything_else(head: str) -> None:
+    def lazy() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.LazyLinear(7))
+
+    a, b = (backbones.build(lazy, (3, 2, 2), head=head, seed=0) for _ in range(2))
+    assert a.backbone[1].weight.shape == (7, 12)
+    b.load_state_dict(a.state_dict())
+    assert torch.equal(a(torch.ones(2, 3, 2, 2)), b(torch.ones(2, 3, 2, 2)))

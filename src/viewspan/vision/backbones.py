@@ -131,8 +131,9 @@ class Encoder(nn.Module):
         self.backbone = backbone
         self.shape = shape
         self.head: nn.Module = nn.Identity()
+        lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in backbone.parameters())
+        d = self._width() if lazy or head == "mlp" else 0  # the first call gives lazy layers their sizes
         if head == "mlp":
-            d = self._width()
             self.head = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, 128))
 
     def _width(self) -> int:

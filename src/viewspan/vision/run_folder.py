@@ -175,7 +175,9 @@ def load_encoders(
     spec = settings["encoder"]
     if backbone is None:
         if not named.is_named(spec):
-            raise ValueError(f"encoder {spec!r} of {folder} cannot be imported by name: give it as `encoder`")
+            raise ValueError(
+                f"encoder {spec!r} of {folder} cannot be imported by name: give it as encoder (--encoder)"
+            )
         backbone = named.import_named(spec, what="encoder")
     shape: tuple[int, int, int] = tuple(settings["shape"])
     found = checkpoints.newest(Path(folder))

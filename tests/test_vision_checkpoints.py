@@ -33,6 +33,19 @@ def test_what_was_written_is_read_back_and_only_the_newest_is_kept(tmp_path: Pat
     }  # fmt: skip
 
 
+def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    others = ["step-by-step.md", "step-1.json", "step-00000001.png", "step-00000001-notes.json"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    assert checkpoints.newest(tmp_path) is None
+    checkpoints.write(tmp_path, 2, {"w": torch.ones(2)}, {})
+    checkpoints.write(tmp_path, 3, {"w": torch.ones(2)}, {})
+    found = checkpoints.newest(tmp_path)
+    assert found is not None
+    assert found.step == 3
+    assert [name for name in others if (tmp_path / name).read_text() != "mine"] == []
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_are_never_written(tmp_path: Path, value: float) -> None:
     checkpoints.write(tmp_path, 1, {"w": torch.ones(2)}, {})

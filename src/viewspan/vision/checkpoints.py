@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -83,7 +84,8 @@ def newest(folder: Path) -> Checkpoint | None:
     """
     for _ in range(TRIES):
         faults: dict[Path, Exception] = {}
-        for manifest in sorted(folder.glob("step-*.json"), reverse=True):
+        manifests = [path for path in _files(folder) if path.suffix == ".json"]
+        for manifest in sorted(manifests, reverse=True):
             try:
                 found = _read(manifest)
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -156,10 +158,17 @@ def _read(manifest: Path) -> Checkpoint:
     return Checkpoint(int(facts["step"]), weights, resume)
 
 
+def _files(folder: Path) -> list[Path]:
+    """The files of all checkpoints, and nothing else that may lie in the folder."""
+    return [
+        p for p in folder.glob("step-*") if re.fullmatch(r"step-\d{8}\.(json|safetensors|resume)", p.name)
+    ]
+
+
 def _drop_others(folder: Path, step: int) -> None:
     """Everything of other steps, and what a killed write left behind; manifests first."""
     keep = f"step-{step:08d}"
-    stale = [p for p in folder.glob("step-*") if p.stem != keep]
+    stale = [p for p in _files(folder) if p.stem != keep]
     for path in sorted(stale, key=lambda p: p.suffix != ".json"):
         path.unlink(missing_ok=True)
     for path in folder.glob(".step-*.part"):

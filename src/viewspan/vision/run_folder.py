@@ -38,10 +38,11 @@ def described(part: Any) -> dict[str, Any]:
 
 
 def described_views(pipeline: views.ViewPipeline) -> dict[str, Any]:
-    """A pipeline as JSON values: its name, the order rule, and every operation with its strengths."""
+    """A pipeline as JSON values: its name (a file's without its folder), the order rule, every operation's strengths."""
+    name = Path(pipeline.name).name if pipeline.name.endswith((".yaml", ".yml")) else pipeline.name
     parts = [op.function if isinstance(op, callables.UserOperation) else op for _, op in pipeline.operations]
     steps = [callables.describe(part) if " at 0x" in repr(part) else repr(part) for part in parts]
-    return {"views": pipeline.name, "order": pipeline.order, "operations": steps}
+    return {"views": name, "order": pipeline.order, "operations": steps}
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:

@@ -42,19 +42,25 @@ def test_repeated_rows_of_a_table_count_once(tmp_path, times, columns):
     assert again.factors[0].stability.interval == once.factors[0].stability.interval
 
 
-def test_rows_of_coarse_values_are_equal_by_chance_and_stay(tmp_path):
+@pytest.mark.parametrize("kind", ["codes", "ages", "counts", "grades"])
+def test_rows_of_coarse_values_are_equal_by_chance_and_stay(tmp_path, kind):
     rng = np.random.default_rng(0)
     side, grade = rng.choice(["left", "right"], 200), rng.integers(0, 5, 200)
-    report = vs.audit(
-        table(tmp_path, side_a=side, side_b=side, grade_a=grade, grade_b=rng.integers(0, 5, 200))
-    )
+    columns = {
+        "codes": {"f_a": grade, "f_b": grade},
+        "ages": {"f_a": (age := rng.normal(50, 12, 200).round()), "f_b": age},
+        "counts": {"f_a": (count := rng.geometric(0.05, 200) * rng.integers(0, 2, 200)), "f_b": count},
+        "grades": {"side_a": side, "side_b": side, "f_a": grade, "f_b": rng.integers(0, 5, 200)},
+    }[kind]
+    report = vs.audit(table(tmp_path, **columns))
     assert (report.n_anchors, report.duplicates) == (200, [])
 
 
 def test_names_of_copies_are_rows_of_the_file(tmp_path):
-    x = np.random.default_rng(0).normal(size=(50, 2))
+    x = np.random.default_rng(0).normal(size=(50, 4))
     x[3, 0], x[40] = np.nan, x[20]
-    report = vs.audit(table(tmp_path, f_a=x[:, 0], f_b=x[:, 1]), skip_bad=True)
+    columns = dict(zip(("f_a", "f_b", "g_a", "g_b"), x.T))
+    report = vs.audit(table(tmp_path, **columns), skip_bad=True)
     assert report.duplicates == [["row 20", "row 40"]]
 
 

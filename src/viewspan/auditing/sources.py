@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
 TABLES = (".csv", ".tsv", ".parquet")
-_BY_CHANCE = 10  # times as many equal anchors as chance makes: then they are copies
+_BY_CHANCE = 5  # times as many equal anchors as chance makes: then they are copies
 MAX_COORDINATES = 64  # wider embeddings are not audited coordinate by coordinate
 GROUP_WORDS = (
     "patient",
@@ -290,7 +290,7 @@ def drop_copies(paired: Paired, names: Sequence[str]) -> None:
         return
     first = [rows[0] for rows in groups.values()]
     equal = sum(len(rows) * (len(rows) - 1) / 2 for rows in groups.values())
-    if equal <= _BY_CHANCE * n * (n - 1) / 2 * _chance([x[first, 0] for x in columns]):
+    if equal <= _BY_CHANCE * n * (n - 1) / 2 * _chance([x[:, 0] for x in columns]):
         return
     keep = np.zeros(n, dtype=bool)
     keep[first] = True
@@ -300,14 +300,22 @@ def drop_copies(paired: Paired, names: Sequence[str]) -> None:
 
 def _chance(columns: Sequence[Array]) -> float:
     """How often two different anchors agree in every column, were the columns independent."""
-    chance = 1.0
-    for x in columns:
-        for values in x.reshape(len(x), -1).T:
-            counts = np.unique(
-                values.astype(str) if values.dtype.kind == "O" else values, return_counts=True
-            )[1]
-            chance *= float((counts * (counts - 1)).sum() / (len(x) * (len(x) - 1)))
-    return chance
+    return float(np.prod([_agree(v) for x in columns for v in x.reshape(len(x), -1).T]))
+
+
+def _agree(values: Array) -> float:
+    """How often two anchors have the same value: counted for coarse values, by the finest step for others.
+
+    Counting alone would take the copies themselves for coarseness.
+    """
+    n = len(values)
+    levels, counts = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_counts=True)
+    if values.dtype.kind in "fiu" and len(levels) > 1:
+        scaled = levels / np.abs(levels).max()
+        steps = (scaled[-1] - scaled[0]) / np.diff(scaled).min()
+        if steps >= n / 2:
+            return float(max(1 / steps, (counts.max() / n) ** 2))
+    return float((counts * (counts - 1)).sum() / (n * (n - 1)))
 
 
 def _keep(paired: Paired, rows: npt.NDArray[np.bool_]) -> None:

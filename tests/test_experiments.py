@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from viewspan import encoders, experiments, losses, metrics, pairs, records, sphere
 from viewspan.experiments import dose, law, lifting, progressive, rho, sweep, synthetic, tagged
 from viewspan.experiments.cells import Cell
+from viewspan.theory import maps
 
 MODULES = (rho, progressive, law, dose, tagged)
 COUNTS = {  # quick, paper: runs of one seed
@@ -287,6 +288,41 @@ def test_warm_steps_of_an_untagged_run_use_its_own_loss() -> None:
     assert run.history["loss"][-1] < run.history["loss"][0] - 0.1
 
 
+class Fixed(nn.Module):
+    """A known map as an encoder."""
+
+    def __init__(self, h: maps.Map) -> None:
+        super().__init__()
+        self.h, self.unused = h, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.h(x)
+
+
+def test_a_fold_is_seen_in_the_moved_pairs_alone() -> None:
+    s = synthetic.Settings(**settings_of(tagged, process="identity", loss="tagged", share=0.02))
+    g, law = synthetic.process_of(s), synthetic.law_of(s)
+    assert not synthetic.folded(s, Fixed(maps.identity()), g, law)
+    assert not synthetic.folded(s, Fixed(maps.squeezed(0.6)), g, law)
+    assert synthetic.folded(s, Fixed(maps.folded()), g, law)
+    held = s.model_copy(update={"pairs": "violated"})
+    with pytest.raises(ValueError, match="restarts needs tagged pairs, got restarts=3 with pairs 'violated'"):
+        synthetic.folded(held, Fixed(maps.identity()), g, synthetic.law_of(held))
+
+
+def test_folded_warm_ups_start_again_from_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = synthetic.Settings(**settings_of(tagged, process="identity", loss="tagged", share=0.02))
+    s = s.model_copy(update={"warm_steps": 3, "steps": 2, "hidden": (16,), "restarts": 2})
+    assert synthetic.train(s)[3].steps in (5, 8, 11)
+    monkeypatch.setattr(synthetic, "FOLDED", -10.0)  # nothing is good enough
+    run = synthetic.train(s)[3]
+    assert run.steps == 3 * 3 + 2
+    assert run.history["step"] == sorted(set(run.history["step"]))
+    first, second = (next(synthetic.encoder_of(s, 3, attempt).parameters()) for attempt in (0, 1))
+    assert not torch.equal(first, second)
+    assert synthetic.run("tagged", s.model_dump(mode="json"))[0].result["steps"] == 11
+
+
 def twist(z: Tensor) -> Tensor:
     """Every fibre turned by its own angle."""
     angle = 3 * z[:, 0]
@@ -350,8 +386,9 @@ def test_published_tables_hold_what_the_experiments_read() -> None:
 @pytest.mark.slow
 def test_room_to_unfold_saves_the_spiral() -> None:
     s = settings_of_process("spiral")
-    folded, lifted = (tagged.run({**s, "extra": extra})[0].result for extra in (0, 3))
+    folded, lifted = (tagged.run({**s, "extra": extra, "restarts": 0})[0].result for extra in (0, 3))
     assert folded["r2"] < 0.8
+    assert folded["diagnosis"] == "folded"
     assert lifted["r2"] > 0.98
     assert lifted["diagnosis"] == "isometry"
 

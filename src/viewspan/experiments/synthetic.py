@@ -38,6 +38,7 @@ ProcessName = Literal["identity", "linear", "spiral", "patches", "invertible_mlp
 PROCESSES: tuple[str, ...] = get_args(ProcessName)
 N_SIDECAR = 1000  # anchors kept beside a record, the same in every run of one dimension
 N_SCORED = 4096
+FOLDED = 0.24  # nats above an isometry: u → |u| costs .275, trained folds .33 or more, a warm-up on patches .2 at most
 
 
 class Settings(pydantic.BaseModel):
@@ -58,6 +59,8 @@ class Settings(pydantic.BaseModel):
         warm_steps: steps before the `steps`, with a schedule of their own; of ``tagged`` on the moved term alone.
         warm_batch_size: pairs encoded in each of those; `batch_size` if None.
         extra: further output coordinates of the MLP while it warms up; they fade over the first half of it.
+        restarts: how often a tagged run may warm up again from new weights, where the loss on its moved pairs shows
+            that the map has folded.
         drawn: pairs drawn a step for ``tagged``, a share `share` of them moved; every moved pair enters the batch (up
             to half of it) and as many held ones as there is room for. `batch_size` if None.
         temperature: τ.
@@ -87,6 +90,7 @@ class Settings(pydantic.BaseModel):
     warm_steps: int = 0
     warm_batch_size: int | None = None
     extra: int = 0
+    restarts: int = pydantic.Field(0, ge=0)
     drawn: int | None = None
     temperature: float = 0.3
     encoder: Literal["mlp", "inverse"] = "mlp"
@@ -153,9 +157,9 @@ def process_of(s: Settings) -> nn.Module:
             return processes.Monomial(s.dim)
 
 
-def encoder_of(s: Settings, out_dim: int) -> nn.Module:
-    """The encoder f of a run, with its initial weights."""
-    g = stream(s.seed, "encoder")
+def encoder_of(s: Settings, out_dim: int, attempt: int = 0) -> nn.Module:
+    """The encoder f of a run, with its initial weights, other ones at each attempt."""
+    g = stream(s.seed, f"encoder {attempt}" if attempt else "encoder")
     if s.encoder == "mlp":
         return encoders.MLP(out_dim, s.dim, hidden=s.hidden, norm_order=s.norm_order, generator=g)
     match s.process:
@@ -185,10 +189,12 @@ def share_on_fibre(s: Settings) -> float:
     return {"standard": 0.0, "mixed": s.rho, "corrected": 1.0, "uniformity": 1.0, "tagged": 0.0}[s.loss]
 
 
+Fit = Callable[[nn.Module, nn.Module, int, int], training.Run]
+
+
 def train(s: Settings) -> tuple[nn.Module, nn.Module, pairs.PairLaw, training.Run]:
-    """f trained, g, the law and the run; `warm_steps` come first, of a tagged run on its moved term alone."""
+    """f trained, g, the law and the run, which begins with the warm-up."""
     g, law = process_of(s), law_of(s)
-    f = encoder_of(s, g.out_dim)  # type: ignore[arg-type]
     device = str(runtime.device(s.device).type)
     draws = stream(s.seed, "batches", device)
 
@@ -199,14 +205,46 @@ def train(s: Settings) -> tuple[nn.Module, nn.Module, pairs.PairLaw, training.Ru
             precision=s.precision, device=device, generator=draws,
         )  # fmt: skip
 
-    if not s.warm_steps:
-        return f, g, law, fit(f, loss_of(s), s.steps, s.batch_size)
-    first = losses.TaggedInfoNCE(s.temperature, weight=1.0) if s.loss == "tagged" else loss_of(s)
-    warm = fit(warming(s, f), first, s.warm_steps, s.warm_batch_size or s.batch_size)
-    run = fit(f, loss_of(s), s.steps, s.batch_size)
-    later = {**run.history, "step": [step + s.warm_steps for step in run.history["step"]]}
-    history = {key: warm.history[key] + later[key] for key in later}
-    return f, g, law, training.Run(history, warm.steps + run.steps, warm.seconds + run.seconds, run.precision)
+    f, runs = warmed_up(s, g, law, fit)
+    return f, g, law, joined([*runs, fit(f, loss_of(s), s.steps, s.batch_size)])
+
+
+def warmed_up(
+    s: Settings, g: nn.Module, law: pairs.PairLaw, fit: Fit
+) -> tuple[nn.Module, list[training.Run]]:
+    """f after its warm-up, of a tagged run on the moved term alone, and the warm-ups that it took."""
+    loss = losses.TaggedInfoNCE(s.temperature, weight=1.0) if s.loss == "tagged" else loss_of(s)
+    runs: list[training.Run] = []
+    while True:
+        f = encoder_of(s, g.out_dim, len(runs))  # type: ignore[arg-type]
+        if not s.warm_steps:
+            return f, runs
+        runs.append(fit(warming(s, f), loss, s.warm_steps, s.warm_batch_size or s.batch_size))
+        if len(runs) > s.restarts or not folded(s, f, g, law):
+            return f, runs
+
+
+def folded(s: Settings, f: nn.Module, g: nn.Module, law: pairs.PairLaw) -> bool:
+    """Is the standard loss on moved pairs too far above that of an isometry? No latents are needed to see it."""
+    if not isinstance(law, pairs.Tagged):
+        raise ValueError(f"restarts needs tagged pairs, got restarts={s.restarts} with pairs {s.pairs!r}")
+    where = next(f.parameters()).device.type
+    found = training.evaluate(
+        f, g, law.moved, temperature=s.temperature, generator=stream(s.seed, "folded", where)
+    )
+    isometry = theory.predict(law.moved, temperature=s.temperature).orthogonal_loss
+    return found.loss_minus_log_m - isometry > FOLDED
+
+
+def joined(runs: list[training.Run]) -> training.Run:
+    """Runs one after the other, as one."""
+    history: dict[str, list[float]] = {key: [] for key in runs[0].history}
+    done = 0
+    for run in runs:
+        for key, values in run.history.items():
+            history[key] += [value + done for value in values] if key == "step" else values
+        done += run.steps
+    return training.Run(history, done, sum(run.seconds for run in runs), runs[-1].precision)
 
 
 def moved_pairs(s: Settings, batch_size: int) -> int:
@@ -252,6 +290,7 @@ def run(
     with runtime.threads(s.threads):
         f, g, law, trained = train(s)
         result = measure(f, g, law, s)
+        result["steps"] = trained.steps
         if published is not None:
             result["published"] = published(s.model_dump(mode="json"))
         z = sphere.uniform(N_SIDECAR, s.dim, generator=torch.Generator().manual_seed(0))

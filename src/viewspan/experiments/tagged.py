@@ -59,14 +59,14 @@ def schedule(profile: str, process: str, loss: str, share: float) -> dict[str, A
         return (
             {"steps": 5000, "batch_size": 2000} if profile == "paper" else {"steps": 300, "batch_size": 500}
         )
-    weight = {"group_size": 20, "weight": 0.2 if share >= 0.05 else 0.1, "extra": 3}
+    weight = {"group_size": 20, "weight": 0.2 if share >= 0.05 else 0.1, "extra": 3, "restarts": 3}
     if profile == "paper":
         sizes = {"warm_steps": 2000, "warm_batch_size": 500, "steps": 3000, "batch_size": 1000, "drawn": 5000}
         return {**sizes, **weight}
     sizes = {"warm_steps": 300, "warm_batch_size": 200, "steps": 150, "batch_size": 500, "drawn": 1000}
     slower = {
         "spiral": {"warm_steps": 500},
-        "patches": {"steps": 450, "batch_size": 1000},
+        "patches": {"steps": 2500},
         "invertible_mlp": {"warm_steps": 400},
     }
     return {"lr": 2e-3, **sizes, **slower.get(process, {}), **weight}
@@ -76,7 +76,7 @@ def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]
     """One cell's record, with the moved pairs it saw and the published numbers of its process."""
     record, arrays = synthetic.run(NAME, settings, published)
     s = synthetic.Settings(**settings)
-    steps = ((s.warm_steps, s.warm_batch_size or s.batch_size), (s.steps, s.batch_size))
+    steps = ((record.result["steps"] - s.steps, s.warm_batch_size or s.batch_size), (s.steps, s.batch_size))
     moved = sum(n * synthetic.moved_pairs(s, size) for n, size in steps)
     return record.model_copy(update={"result": {**record.result, "moved_pairs": moved}}), arrays
 

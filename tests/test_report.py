@@ -160,6 +160,33 @@ def test_a_trained_run_beside_a_probe_of_other_views_makes_a_page(tmp_path: Path
     assert tables.save(found, tmp_path / "tables")
 
 
+def test_probes_are_told_apart_by_the_runs_they_read(tmp_path: Path) -> None:
+    """A cell a run's settings, its seeds the runs'; of one run's earlier and later weights the later count."""
+    store = Store(tmp_path)
+    for encoder in ("viewspan.vision.backbones:mlp", "own:net"):
+        for seed in (0, 1):
+            for weights, accuracy in (("early", 0.1), ("late", 0.6 + 0.1 * seed)):
+                run = {"encoder": encoder, "views": "crop", "seed": seed}
+                settings = {
+                    "run": run,
+                    "weights": f"{weights}-{seed}",
+                    "train": "a",
+                    "test": "b",
+                    "k": 5,
+                    "seed": 0,
+                }
+                result = {"probe_accuracy": accuracy, "untrained_accuracy": 0.5, "pixels_accuracy": 0.3}
+                finished = 2.0 if weights == "late" else 1.0
+                store.write(Record(experiment="probe", settings=settings, result=result, finished=finished))
+    found = records.read_all([tmp_path])[0]
+    cells = gather.by_experiment(found)["probe"]
+    assert sorted(c.settings["encoder"] for c in cells) == ["mlp", "own:net"]
+    assert [c.stat("probe_accuracy").values for c in cells] == [(0.6, 0.7)] * 2
+    page = report.page(found)
+    assert "2 of 2 cells" in page
+    assert "{'" not in " ".join(Page(page).text)
+
+
 def test_one_audit_alone_makes_a_page(tmp_path: Path) -> None:
     made.audits(tmp_path)
     ((path, record),) = records.read_all([tmp_path])[0]

@@ -207,7 +207,9 @@ def probe(
                 )  # fmt: skip
             record = records.Record(
                 experiment="probe", settings=records.jsonable(decides), result=records.jsonable(result.as_dict()),
-                environment=records.environment(device=device, threads=n_threads, data=Path(train_set.source).name),
+                environment=records.environment(
+                    device=runtime.device(device).type, threads=n_threads, data=Path(train_set.source).name
+                ),
                 seconds=time.perf_counter() - start, finished=time.time(),
             )  # fmt: skip
             store.write(record)

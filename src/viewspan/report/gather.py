@@ -87,18 +87,36 @@ def by_experiment(found: Sequence[tuple[Path, Record]]) -> dict[str, list[Cell]]
     """The cells of each experiment; of two records with equal settings the later one counts."""
     latest: dict[tuple[str, str], tuple[Path, Record]] = {}
     for path, record in found:
-        key = (record.experiment, frozen(record.settings))
+        key = (record.experiment, frozen(told(record.settings)))
         if key not in latest or record.finished >= latest[key][1].finished:
             latest[key] = (path, record)
     cells: dict[str, dict[str, Cell]] = {}
     for path, record in latest.values():
-        settings = {k: v for k, v in record.settings.items() if k != "seed"}
+        settings = {k: v for k, v in told(record.settings).items() if k != "seed"}
         group = cells.setdefault(record.experiment, {})
         group.setdefault(frozen(settings), Cell(record.experiment, settings)).runs.append((path, record))
     for group in cells.values():
         for cell in group.values():
-            cell.runs.sort(key=lambda run: (number(run[1].settings.get("seed")) or 0.0, str(run[0])))
+            cell.runs.sort(key=lambda run: (number(told(run[1].settings).get("seed")) or 0.0, str(run[0])))
     return {name: list(group.values()) for name, group in cells.items()}
+
+
+def told(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as a reader would tell runs apart.
+
+    A probe's are those of the run it read, the images and the readout: its seed is the run's, and the digest of the
+    weights, which follow from the run, is left out. The package's own encoders go by their short names.
+    """
+    run = settings.get("run")
+    if isinstance(run, dict):
+        own = {
+            "probe_seed" if k == "seed" else k: v for k, v in settings.items() if k not in ("run", "weights")
+        }
+        settings = {**run, **own}
+    encoder = settings.get("encoder")
+    if isinstance(encoder, str) and encoder.startswith("viewspan."):
+        settings = {**settings, "encoder": encoder.partition(":")[2]}
+    return settings
 
 
 def frozen(value: Any) -> str:

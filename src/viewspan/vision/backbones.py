@@ -186,7 +186,10 @@ def _call(backbone: Backbone, shape: tuple[int, int, int]) -> Any:
     if not callable(backbone):
         raise TypeError(f"encoder must be a module or a callable that gives one, got {backbone!r}")
     offered = {"channels": shape[0], "size": (shape[1], shape[2])}
-    parameters = inspect.signature(backbone).parameters
+    try:
+        parameters = inspect.signature(backbone).parameters
+    except ValueError:
+        raise TypeError(f"encoder {described(backbone)} has no signature: wrap it in a function") from None
     needed = [
         p.name
         for p in parameters.values()

@@ -218,3 +218,26 @@ def test_a_copied_stem_counts_once(tmp_path):
             Image.fromarray(copied).save(tmp_path / f"{stem}_{v}.png")
     report = vs.audit(tmp_path, group="stem")
     assert (report.n_anchors, report.duplicates) == (4, [["a", "e"]])
+
+
+@pytest.mark.parametrize("other", [["left", "right"], ["Y", "N"], ["0", "1"]])
+def test_categories_coded_unlike_in_the_two_views_are_warned_of(tmp_path, other):
+    sides = np.random.default_rng(0).integers(0, 2, 60)
+    path = table(tmp_path, side_a=np.array(["Left", "Right"])[sides], side_b=np.array(other)[sides])
+    with pytest.warns(
+        ViewspanWarning, match="side: no value of side_a occurs in side_b: are they coded alike"
+    ):
+        vs.audit(path)
+
+
+def test_spaces_around_names_and_categories_do_not_count(tmp_path):
+    rows = "\n".join(f"{side}, {side} " for side in np.random.default_rng(0).choice(["L", "R"], 60))
+    (tmp_path / "t.csv").write_text(f"side_a , side_b\n{rows}\n")
+    assert vs.audit(tmp_path / "t.csv").factor("side").verdict == "never seen to move"
+
+
+def test_the_index_of_a_parquet_file_is_a_column(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    index = pandas.Index(np.repeat(np.arange(20), 3), name="patient")
+    pandas.DataFrame({"f_a": x[:, 0], "f_b": x[:, 1]}, index=index).to_parquet(tmp_path / "t.parquet")
+    assert vs.audit(tmp_path / "t.parquet", cluster="patient").factor("f").stability.interval is not None

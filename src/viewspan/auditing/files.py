@@ -52,10 +52,13 @@ def read_table(path: Path) -> dict[str, Array]:
         raise ValueError(f"{path} is not a readable table ({error})") from None
     if not len(frame):
         raise ValueError(f"{path} has no rows")
+    if any(name is not None for name in frame.index.names):  # a parquet file's own index
+        frame = frame.reset_index()
+    frame.columns = frame.columns.map(lambda name: str(name).strip())
     repeated = frame.columns[frame.columns.duplicated()]
     if len(repeated):
         raise ValueError(f"{path} has two columns named {repeated[0]}")
-    return {str(name): frame[name].to_numpy() for name in frame.columns}
+    return {name: frame[name].to_numpy() for name in frame.columns}
 
 
 def _check_header(path: Path, separator: str) -> None:
@@ -73,7 +76,7 @@ def column(values: Array, name: str, where: str) -> Array:
         return values.astype(np.float64)
     if values.dtype.kind == "b":
         return values.astype(str).astype(object)
-    text = np.array([None if missing(v) else str(v) for v in values], dtype=object)
+    text = np.array([None if missing(v) else str(v).strip() for v in values], dtype=object)
     present = [v for v in text if v is not None]
     numeric = [_is_number(v) for v in present]
     if numeric and all(numeric):

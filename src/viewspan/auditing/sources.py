@@ -177,17 +177,21 @@ def from_columns(
         for name in wanted:
             checks.choice("factors", name, names)
         names = list(wanted)
-    factors = {}
+    factors: dict[str, Array] = {}
+    notes: list[str] = []
     for name in names:
         a, b = (files.column(columns[name + s], name + s, where) for s in (first, second))
         if (a.dtype.kind == "f") != (b.dtype.kind == "f"):
             a, b = a.astype(str), b.astype(str)
         factors[name] = np.stack([a, b], axis=1)
+        if a.dtype.kind != "f" and set(a).isdisjoint(b):
+            notes.append(f"{name}: no value of {name}{first} occurs in {name}{second}: are they coded alike?")
+            warnings.warn(notes[-1], ViewspanWarning, stacklevel=2)
     if (n := len(factors[names[0]])) < 2:
         raise ValueError(f"{where}: at least 2 anchors (rows) are needed, got {n}")
     numeric = [n for n in names if factors[n].dtype.kind == "f"]
     views = np.stack([factors[n] for n in numeric], axis=2) if numeric else None
-    paired = Paired(kind="table", factors=factors, views=views, coordinates=tuple(numeric))
+    paired = Paired(kind="table", factors=factors, views=views, coordinates=tuple(numeric), notes=notes)
     _take_cluster(paired, {c: v for c, v in columns.items() if c not in used}, cluster, where)
     drop_copies(paired, [f"row {i}" for i in _drop_bad(paired, skip_bad, where)])
     return paired

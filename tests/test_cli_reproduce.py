@@ -78,6 +78,8 @@ def test_the_printed_table_shows_published_beside_measured(short, capsys, tmp_pa
         (["reproduce", "--seeds", "0"], "seeds must be at least 1, got 0"),
         (["reproduce", "--convention", "eq6"], "convention"),
         (["reproduce", "--shard", "3/2"], "shard"),
+        (["reproduce", "--shard", ""], "shard must be i/n with 1 <= i <= n, got ''"),
+        (["reproduce", "--process", ""], "got ''"),
         (["reproduce", "--jobs", "-1"], "jobs"),
         (["reproduce", "--jobs", "0"], "jobs"),
         (["reproduce", "--device", "tpu"], "device must be one of auto, cpu, cuda, mps, got 'tpu'"),
@@ -94,7 +96,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_p
     assert out == ""
     assert err.count("\n") == 1
     assert message in err
-    assert not list(tmp_path.rglob("*.json"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_out_that_is_a_file_is_refused(capsys, tmp_path):

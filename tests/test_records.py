@@ -130,6 +130,16 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_store_that_is_only_looked_into_leaves_no_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a" / "b")
+    assert store.find("table1", {}) is None
+    assert not store.claimed("table1", {})
+    assert list(tmp_path.iterdir()) == []
+    with store.claim("table1", {}) as claim:
+        assert claim is not None
+    assert store.folder.is_dir()
+
+
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/viewspan")):

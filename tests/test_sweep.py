@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from viewspan import records, runtime
-from viewspan.experiments import sweep
+from viewspan import checks, records, runtime
+from viewspan.experiments import engines, sweep
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -192,6 +192,21 @@ def test_dask_runs_a_dead_workers_cell_on_another(tmp_path: Path) -> None:
     assert [record.settings["seed"] for record in result.records] == [0, 1, 2, 3, 4, 5]
     assert log(tmp_path) == [0, 1, 2, 3, 4, 5]
     assert len(content(tmp_path / "runs")) == 6
+
+
+def test_a_dask_cluster_without_workers_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dask.distributed import LocalCluster
+
+    monkeypatch.setattr(engines, "WORKERLESS_SECONDS", 0.5)
+    store = records.Store(tmp_path / "runs")
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        pytest.raises(checks.RunFailed, match=r"has had no worker for .* s; finished records are kept"),
+    ):
+        sweep.run(workers.cells(2), workers.walk, store, backend="dask", address=cluster.scheduler_address)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -161,13 +161,18 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 class Store:
-    """A folder of records, for any number of processes at once, on any machines that share the folder."""
+    """A folder of records, for any number of processes at once, on any machines that share the folder.
+
+    The folder is made when something is first written to it; that it can be is checked at once.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
+            there = self.folder.absolute()
+            while not there.exists():
+                there = there.parent
+            with tempfile.TemporaryFile(dir=there):
                 pass
         except OSError as error:
             raise ValueError(
@@ -263,6 +268,7 @@ class Store:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One process at a time, where the file system has locks; the kernel drops a dead process's lock."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("ab") as file:
             try:
                 import fcntl

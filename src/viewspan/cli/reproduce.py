@@ -63,14 +63,18 @@ def reproduce(
 
     module = importlib.import_module(f"viewspan.experiments.{experiment}")
     options: dict[str, Any] = {"seeds": seeds}
-    given = {"processes": process.split(",") if process else None, "convention": convention, "data": data}
+    given = {
+        "processes": None if process is None else process.split(","),
+        "convention": convention,
+        "data": data,
+    }
     options |= {key: value for key, value in given.items() if value is not None}
     where = {"device": device, "precision": precision, "threads": threads}
     cells = _cells(module, experiment, profile, options, {k: v for k, v in where.items() if v is not None})
     result = _sweep(
         module, cells, out or Path("runs") / experiment,
         jobs=(runtime.cores() if jobs is None else jobs) if backend == "loky" else 1,
-        shard=sweep.parse_shard(shard) if shard else None,
+        shard=None if shard is None else sweep.parse_shard(shard),
         backend=backend, address=address, fresh=fresh,
     )  # fmt: skip
     _print(module.table(result.records), as_json)

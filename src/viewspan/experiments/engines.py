@@ -10,11 +10,16 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from viewspan import records, runtime
+from viewspan import checks, records, runtime
 from viewspan.experiments.cells import Cell, Outcome, Task, one_line
 
+if TYPE_CHECKING:
+    from dask.distributed import Client, as_completed
+
+WORKERLESS_SECONDS = 300.0  # how long a Dask cluster may be without any worker
+POLL = 0.25  # seconds between looks at what a Dask cluster has ended
 GATHER_SECONDS = 5.0  # how long a finished cell's answer may take to come from a Dask worker
 RETRIES = 2  # a cell whose worker died is run again this often
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -160,7 +165,9 @@ def on_dask(task: Task, cells: list[tuple[Cell, str]], address: str) -> Generato
         futures = {client.submit(task, cell, name, pure=False): (cell, name) for cell, name in cells}
         ended = as_completed(futures)
         try:
-            for future in ended:
+            while futures:
+                _wait_for_one(client, ended, address)
+                future = next(ended)
                 cell, name = futures.pop(future)
                 try:
                     if future.status not in ("finished", "error"):
@@ -181,3 +188,23 @@ def on_dask(task: Task, cells: list[tuple[Cell, str]], address: str) -> Generato
                     yield Outcome(cell, name, "failed", error=one_line(error))
         finally:
             client.cancel(list(futures))
+
+
+def _wait_for_one(client: Client, ended: as_completed, address: str) -> None:
+    """Until a cell has ended; a cluster without scheduler, or that stays without workers, ends none."""
+    alone_since = None
+    why = ""
+    while not why and not ended.has_ready():
+        time.sleep(POLL)
+        if client.scheduler_info(n_workers=1).get("workers"):
+            alone_since = None
+        elif alone_since is None:
+            alone_since = time.monotonic()
+        elif time.monotonic() - alone_since > WORKERLESS_SECONDS:
+            why = f"has had no worker for {WORKERLESS_SECONDS:g} s"
+    if client.status != "running":
+        why = "has lost its scheduler"
+    if why:
+        raise checks.RunFailed(
+            f"the Dask cluster at {address} {why}; finished records are kept: start it and run again"
+        )

@@ -281,6 +281,11 @@ def test_other_objects_are_refused(source: object, error: type[Exception]) -> No
         images.load(source)
 
 
+def test_half_precision_tensors_are_read() -> None:
+    given = [torch.full((1, 2, 2), 0.5, dtype=torch.bfloat16)]
+    assert images.load(given).images.tolist() == [[[[128, 128], [128, 128]]]]
+
+
 class Leaves:
     """A Dataset that ends the program at its second item."""
 
@@ -296,6 +301,9 @@ class Leaves:
     [
         (Leaves(), r"item 1 cannot be had: ended the program \(exit code 0\)"),
         (Pairs([np.zeros((9, 9, 5), np.uint8)]), r"looks like \(H, W, C\)"),
+        (Pairs([{"image": BYTES[0]}]), r"item 0 must be an image .* or an image and its label, got dict"),
+        (Pairs([(BYTES[0], np.eye(2))]), "got tuple"),
+        (Pairs([torch.zeros(3, 4, 4, device="meta")]), "item 0 must be an image .* got Tensor"),
         ("", "data must be named"),
     ],
 )
@@ -327,12 +335,17 @@ def test_a_named_object_from_the_current_folder(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "own_images_here.py").write_text(
         "import numpy as np\npictures = [np.full((9, 4, 4), i, np.uint8) for i in range(3)]\n"
         "def make():\n    return pictures[:2]\n"
+        "class Made(list):\n    def __init__(self):\n        super().__init__(make())\n"
+        "class Needs(list):\n    def __init__(self, n):\n        pass\n"
     )
     monkeypatch.chdir(tmp_path)
     held = images.load("own_images_here:pictures")
     assert held.images.shape == (3, 9, 4, 4)
     assert held.source == "own_images_here:pictures"
     assert len(images.load("own_images_here:make")) == 2
+    assert len(images.load("own_images_here:Made")) == 2
+    with pytest.raises(ValueError, match=r"own_images_here:Needs' failed: TypeError: .* missing 1 required"):
+        images.load("own_images_here:Needs")
     with pytest.raises(ValueError, match="has no nothing"):
         images.load("own_images_here:nothing")
     with pytest.raises(ValueError, match="cannot import"):

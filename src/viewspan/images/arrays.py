@@ -139,7 +139,9 @@ def sequence(items: Any) -> tuple[list[np.ndarray], list[Any] | None]:
 
 def _items(items: Any) -> Iterator[Any]:
     """Items by position; a Dataset promises len() and [i], not iteration."""
-    for i in range(len(items)):
+    with named.blamed("data has no length"):
+        n = len(items)
+    for i in range(n):
         with named.blamed(f"data: item {i} cannot be had"):
             item = items[i]
         yield item
@@ -149,9 +151,17 @@ def one(image: Any, name: str) -> np.ndarray:
     """One PIL image or (C, H, W) array, not yet scaled unless PIL."""
     if hasattr(image, "mode") and hasattr(image, "convert"):
         return decode.from_pil(image)
-    if hasattr(image, "detach"):
-        image = image.detach().cpu()
-    values = np.asarray(image)
+    try:
+        if hasattr(image, "detach"):
+            image = image.detach().cpu()
+            image = image.float() if image.is_floating_point() else image  # NumPy knows no bfloat16
+        values = np.asarray(image)
+    except (ValueError, TypeError, RuntimeError):
+        values = np.asarray(None)
+    if values.dtype == object:
+        raise ValueError(
+            f"{name} must be an image (C, H, W), or an image and its label, got {type(image).__name__}"
+        )
     if values.ndim != 3 or 0 in values.shape or values.dtype.kind not in "biuf":
         raise ValueError(
             f"{name} must be an image (C, H, W), got shape {values.shape} of dtype {values.dtype}"

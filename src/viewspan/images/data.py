@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -170,7 +171,8 @@ def _load(
         if not Path(text).exists() and named.is_named(text):
             found = named.import_named(text, what="data")
             with named.blamed(f"data {text!r} failed"):
-                source = found() if callable(found) and not hasattr(found, "__len__") else found
+                makes = inspect.isclass(found) or (callable(found) and not hasattr(found, "__len__"))
+                source = found() if makes else found
             return replace(load(source, split=split, classes=classes), source=text)
         if Path(text).is_file() and text.lower().endswith(".npz"):
             _no_split(split)

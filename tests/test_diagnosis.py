@@ -152,6 +152,14 @@ def test_the_published_numbers_of_each_failure() -> None:
     assert twist["r2_free"] == pytest.approx(0.0924, abs=0.01)
 
 
+def test_half_precision_and_arrays_are_read_as_metrics_read_them() -> None:
+    z = sphere.uniform(500, 3, generator=torch.Generator().manual_seed(0))
+    h = maps.squeezed(0.6)(z)
+    for given in (h.bfloat16(), h.half(), h.numpy(), h.half().numpy(), h.double().requires_grad_()):
+        found = diagnosis.diagnose(z, given, fixed(3))
+        assert (found.kind, found.evidence["lam"]) == ("squeezed", pytest.approx(0.6, rel=1e-2))
+
+
 def test_bad_input_is_refused() -> None:
     z = sphere.uniform(500, 3, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match="rows"):

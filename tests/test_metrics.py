@@ -101,6 +101,8 @@ def test_ordered_rows_can_be_shuffled():
     in_order, shuffled = r2(z, h), r2(z, h, generator=torch.Generator().manual_seed(0))
     assert in_order.value < 0 < shuffled.value
     assert r2(z, h, generator=torch.Generator().manual_seed(0)) == shuffled
+    with pytest.raises(TypeError, match=r"must be a torch.Generator, got Generator"):
+        metrics.r2(z, z, generator=np.random.default_rng(0))
 
 
 def test_scale_and_offset_do_not_matter():

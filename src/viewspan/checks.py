@@ -65,13 +65,13 @@ def choice(name: str, value: Any, options: Collection[str]) -> str:
     return str(value)
 
 
-def generator(value: Any, on: torch.device) -> torch.Generator:
-    """A torch.Generator that lies on the device of the data; None would draw from the global state."""
+def generator(value: Any, on: torch.device | None = None) -> torch.Generator:
+    """A torch.Generator, on the device of the data if there are any; None would draw from the global state."""
     import torch
 
     if not isinstance(value, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(value).__name__}")
-    if value.device.type != on.type:
+    if on is not None and value.device.type != on.type:
         raise ValueError(f"generator must lie on the device {on}, got {value.device}")
     return value
 

@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize, spatial
-from torch import Tensor
 
-from viewspan import checks, metrics, pairs
+from viewspan import metrics, pairs
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal[
@@ -48,7 +47,7 @@ class Diagnosis:
     sentence: str
 
 
-def diagnose(z: Tensor, h: Tensor, law: pairs.PairLaw) -> Diagnosis:
+def diagnose(z: metrics.Rows, h: metrics.Rows, law: pairs.PairLaw) -> Diagnosis:
     """Name what a recovered map does to the latents, up to a rotation of the embedding.
 
     Args:
@@ -85,7 +84,7 @@ def diagnose(z: Tensor, h: Tensor, law: pairs.PairLaw) -> Diagnosis:
         >>> found.kind, round(found.evidence["lam"], 2)
         ('squeezed', 0.73)
     """
-    a, b = _rows("z", z), _rows("h", h)
+    a, b = metrics.unit_rows("z", z), metrics.unit_rows("h", h)
     if len(a) != len(b):
         raise ValueError(f"z and h must have the same number of rows, got {len(a)} and {len(b)}")
     if a.shape[1] != law.dim:
@@ -105,11 +104,6 @@ def diagnose(z: Tensor, h: Tensor, law: pairs.PairLaw) -> Diagnosis:
 def _held(law: pairs.PairLaw) -> int:
     held = getattr(law, "held", law)
     return int(getattr(held, "n_fixed", 0))
-
-
-def _rows(name: str, x: Tensor) -> Floats:
-    x = checks.unit_rows(name, checks.rows(name, x, min_rows=2).detach().double().cpu())
-    return np.asarray(x.numpy(), dtype=np.float64)
 
 
 def _everywhere(z: Floats, h: Floats, m: int) -> dict[str, float]:

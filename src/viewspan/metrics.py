@@ -119,6 +119,7 @@ def r2(z: Rows, h: Rows, *, n_fit: int | None = None, generator: torch.Generator
             f"an embedding of {k} dimensions) and {n - n_fit} to score (at least 2)"
         )
     if generator is not None:
+        checks.generator(generator)
         order = torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
         a, b = a[order], b[order]
     design = np.hstack([np.ones((n, 1)), (b - b[:n_fit].mean(0)) / _scale(b[:n_fit], still)])
@@ -228,12 +229,8 @@ def angle_preservation_error(z: Rows, h: Rows, *, block: int = 2048) -> float:
         0.0
     """
     checks.integer("block", block, low=1)
-    a, b = _paired(z, h)
-    a, b = (
-        checks.unit_rows(name, torch.from_numpy(rows).to(_half(x) or torch.float64)).double().numpy()
-        for name, x, rows in (("z", z, a), ("h", h, b))
-    )
-    n = len(a)
+    a, b = unit_rows("z", z), unit_rows("h", h)
+    n = _same_length(a, b)
     total = 0.0
     for i in range(0, n, block):
         for j in range(i, n, block):
@@ -273,13 +270,22 @@ def score(z: Rows, h: Rows) -> Score:
     )
 
 
+def unit_rows(name: str, x: Rows) -> Floats:
+    """Rows of length 1, up to the rounding of the precision they were given in, in double precision."""
+    rows = _double(name, x).to(_half(x) or torch.float64)
+    return np.asarray(checks.unit_rows(name, rows).double().numpy(), dtype=np.float64)
+
+
 def _paired(z: Rows, h: Rows) -> tuple[Floats, Floats]:
-    a, b = _double("z", z), _double("h", h)
+    a, b = _double("z", z).numpy(), _double("h", h).numpy()
+    _same_length(a, b)
+    return a, b
+
+
+def _same_length(a: Floats, b: Floats) -> int:
     if len(a) != len(b):
-        raise ValueError(
-            f"z and h must have the same number of rows, got {tuple(a.shape)} and {tuple(b.shape)}"
-        )
-    return a.numpy(), b.numpy()
+        raise ValueError(f"z and h must have the same number of rows, got {a.shape} and {b.shape}")
+    return len(a)
 
 
 def _double(name: str, x: Rows) -> Tensor:

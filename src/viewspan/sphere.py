@@ -46,8 +46,7 @@ def uniform(n: int, dim: int, *, generator: torch.Generator, dtype: torch.dtype 
         tensor([1.0000, 1.0000, 1.0000, 1.0000])
     """
     checks.integer("n", n, low=0)
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+    checks.generator(generator)
     checks.integer("dim", dim, low=1)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")

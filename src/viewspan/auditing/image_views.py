@@ -19,8 +19,6 @@ from viewspan.images.views import ViewPipeline
 Floats = npt.NDArray[np.float64]
 
 CHUNK_VALUES = 16_000_000  # float values worked on at a time: 64 MB
-    8_000_000  # float values worked on at a time: 32 MB, and several copies of it while views are made
-)
 SUPPORT_SIZE = (
     16  # pixels a side for the support dimension: whole-pixel crop boxes make finer views a rough set
 )

@@ -43,8 +43,8 @@ for path, summary in {
     "reproduce:demo": "The short way round: one prediction, Table 1 at the quick profile, the report.",
     "audit:audit": "Which factors does a view pipeline, or a set of pairs, never move?",
     "audit:lint": "Mechanical faults of a view pipeline, in seconds.",
-    "vision:train": "Contrastive training on images.",
-    "vision:probe": "Linear probe and kNN of a trained run, beside raw pixels and the untrained encoder.",
+    "train:train": "Contrastive training on images.",
+    "probe:probe": "Linear probe and kNN of a trained run, beside raw pixels and the untrained encoder.",
     "report:report": "One self-contained HTML page, figures and tables from records.",
     "report:diff": "What differs between two runs: settings and environment before numbers.",
 }.items():

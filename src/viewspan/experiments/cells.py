@@ -57,20 +57,21 @@ class Outcome:
 
 
 def names(cells: Sequence[Cell]) -> list[str]:
-    """What to call each cell: its experiment and those settings that differ within the sweep.
+    """What to call each cell: its experiment and the first settings that tell it from all others of the sweep.
 
     Example:
-        >>> names([Cell("rho", {"rho": 0.0, "dim": 3}), Cell("rho", {"rho": 0.5, "dim": 3})])
+        >>> names([Cell("rho", {"rho": 0.0, "loss": "standard"}), Cell("rho", {"rho": 0.5, "loss": "mixed"})])
         ['rho rho=0.0', 'rho rho=0.5']
     """
-    keys = list(dict.fromkeys(key for cell in cells for key in cell.settings))
-    differing = [key for key in keys if len({repr(cell.settings.get(key)) for cell in cells}) > 1]
-    return [
-        " ".join(
-            [cell.experiment, *(f"{key}={cell.settings[key]}" for key in differing if key in cell.settings)]
-        )
-        for cell in cells
-    ]
+    found = [cell.experiment for cell in cells]
+    for key in dict.fromkeys(key for cell in cells for key in cell.settings):
+        longer = [
+            f"{name} {key}={cell.settings[key]}" if key in cell.settings else name
+            for name, cell in zip(found, cells)
+        ]
+        if len(set(longer)) > len(set(found)):
+            found = longer
+    return found
 
 
 @dataclass(frozen=True)

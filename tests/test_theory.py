@@ -1,5 +1,6 @@
 """Predictions against closed forms, published numbers, slow twins and each other."""
 
+import itertools
 import json
 import math
 
@@ -334,6 +335,31 @@ def test_the_table_of_mean_absolute_values_against_the_integral(ell: int) -> Non
         assert float(quadrature.mean_absolute(np.array(x), np.array(1.0), ell)) == pytest.approx(
             exact, abs=1e-11
         )
+
+
+@pytest.mark.parametrize(("dim", "m"), [(2, 1), (3, 2), (10, 9)])
+def test_the_thin_layer_where_a_sharp_draw_loses_its_concentration_is_not_overlooked(
+    dim: int, m: int
+) -> None:
+    def expectation(f) -> float:  # over the radius r = sin e^y of the free part, one coordinate
+        def integrand(y: float) -> float:
+            x = math.exp(y)
+            return 2 / special.beta(m / 2, 0.5) * x * math.cos(x) ** (m - 1) * f(math.sin(x))
+
+        edges = np.linspace(-30, math.log(math.pi / 2), 30)
+        return sum(integrate.quad(integrand, a, b, epsabs=1e-13)[0] for a, b in itertools.pairwise(edges))
+
+    kappa = 1e6
+    law = fixed(m, dim, "ambient", kappa)
+    entropy = expectation(lambda r: float(sphere.entropy(1, kappa * r * r)))
+    limit = -expectation(lambda r: math.tanh(kappa * r * r)) / TAU + float(sphere.log_phi(1, 1 / TAU))
+    model = models.of(law)
+    for n in (16, 54):
+        assert squeeze.squeezed_to_free(model, TAU, 1.0, n) == pytest.approx(limit, abs=1e-7)
+        assert model.fibre_entropy(n) == pytest.approx(entropy, abs=1e-6)
+    p = predict(law, rho=1.0)
+    assert p.lower_bound == pytest.approx(entropy, abs=1e-8)
+    assert entropy < p.squeeze.loss < limit
 
 
 def test_equal_rivals_are_named_alike_whatever_the_rounding() -> None:

@@ -28,7 +28,7 @@ def floor_coefficient(dim: int, tau: float) -> float | None:
 
 def coefficient(model: Model, tau: float, rho: float, lam: float, n: int) -> float | None:
     """c of the squeeze map h_λ, λ in [0, ∞]; λ = 1 is the identity. None where it overflows."""
-    rule = quadrature.latitude(model.m, model.ell, n)
+    rule = model.rule(n)
     if lam in (0, np.inf):
         phi = np.full_like(rule.t, np.pi / 2 if lam == 0 else 0.0)
     else:

@@ -13,6 +13,9 @@ from viewspan.theory import quadrature
 
 Floats = npt.NDArray[np.float64]
 
+_LAYER = 8.0  # r√κ above which a draw on the fibre is concentrated
+_THIN = 0.1  # radians; a wider layer is seen by any rule
+
 
 @dataclass(frozen=True)
 class Model:
@@ -41,6 +44,11 @@ class Model:
         """Free coordinates ℓ = d − m."""
         return self.dim - self.m
 
+    def rule(self, n: int) -> quadrature.Latitude:
+        """Nodes for the latitude, some of them where κr² falls to nothing if that happens in a thin layer at r = 0."""
+        width = _LAYER / math.sqrt(self.kappa) if self.convention == "ambient" and self.kappa > 0 else 0.0
+        return quadrature.latitude(self.m, self.ell, n, width if width < _THIN else 0.0)
+
     def fibre_concentration(self, t: Floats) -> Floats:
         """c: the concentration of the draw on the fibre at latitude t."""
         return self.kappa * np.cos(t) ** 2 if self.convention == "ambient" else np.full_like(t, self.kappa)
@@ -51,7 +59,7 @@ class Model:
 
     def held_alignment(self, n: int = 64) -> float:
         """a_K = E⟨z, z⁺⟩ of a held pair, E[s + r²·A_ℓ(c)]; 1 where everything is held."""
-        rule = quadrature.latitude(self.m, self.ell, n)
+        rule = self.rule(n)
         s, r2 = np.sin(rule.t) ** 2, np.cos(rule.t) ** 2
         cosine = self.fibre_cosine(rule.t)
         turn = -math.expm1(-(self.sigma**2) / 2)  # 1 − q
@@ -67,7 +75,7 @@ class Model:
         """E H(P(·|z)) of a held pair relative to the uniform law on its fibre: −E KL(P(·|z) ‖ U(K)), nats."""
         if self.ell == 0:
             return 0.0
-        rule = quadrature.latitude(self.m, self.ell, n)
+        rule = self.rule(n)
         return float(rule.weight @ sphere.entropy(self.ell, self.fibre_concentration(rule.t)))
 
 

@@ -73,14 +73,19 @@ def span(m: int, ell: int) -> tuple[float, float]:
 
 
 @functools.lru_cache(maxsize=64)
-def latitude(m: int, ell: int, n: int) -> Latitude:
-    """A rule of n nodes for the latitude; a single node where nothing is held (m = 0) or all is (ℓ = 0)."""
+def latitude(m: int, ell: int, n: int, layer: float = 0.0) -> Latitude:
+    """A rule of n nodes for the latitude; a single node where nothing is held (m = 0) or all is (ℓ = 0).
+
+    With `layer`, n more nodes are given to the last `layer` radians before r = cos t = 0.
+    """
     low, high = span(m, ell)
     if low == high:
         return Latitude(np.array([low]), np.zeros(1), low, high)
     x, w = legendre(n)
-    t = low + (high - low) * x
-    log_w = np.log(w * (high - low)) + log_density(t, m, ell)
+    split = high - layer
+    panels = [(low, split), (split, high)] if low < split < high else [(low, high)]
+    t = np.concatenate([a + (b - a) * x for a, b in panels])
+    log_w = np.concatenate([np.log(w * (b - a)) for a, b in panels]) + log_density(t, m, ell)
     return Latitude(t, log_w - special.logsumexp(log_w), low, high)
 
 

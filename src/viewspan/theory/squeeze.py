@@ -42,7 +42,7 @@ def terms(model: Model, tau: float, rho: float, lam: npt.ArrayLike, n: int) -> T
         n: nodes of the outer and of the inner rule.
     """
     lam = np.atleast_1d(np.asarray(lam, float))
-    rule = quadrature.latitude(model.m, model.ell, n)
+    rule = model.rule(n)
     phi = np.arctan2(np.sin(rule.t), lam[:, None] * np.cos(rule.t))
     u, v = np.sin(phi) ** 2, np.cos(phi) ** 2
     alignment = np.zeros(len(lam))
@@ -90,7 +90,7 @@ def moved_alignment(model: Model, lam: Floats, n: int) -> Floats:
 @functools.lru_cache(maxsize=16)
 def _fibre_cosine(model: Model, n: int) -> Floats:
     """The mean cosine of the free parts of a held pair at each outer node."""
-    return model.fibre_cosine(quadrature.latitude(model.m, model.ell, n).t)
+    return model.fibre_cosine(model.rule(n).t)
 
 
 @functools.lru_cache(maxsize=16)
@@ -125,7 +125,7 @@ def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:
 
 def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
     """lim λ → ∞ of L(h_λ): every fibre goes to one great subsphere, h = v/‖v‖."""
-    rule = quadrature.latitude(model.m, model.ell, n)
+    rule = model.rule(n)
     alignment = (1 - model.share) * float(rule.weight @ model.fibre_cosine(rule.t))
     if model.share > 0:
         weight, _, cos_v, _, _ = _moved_kernel(model, n)

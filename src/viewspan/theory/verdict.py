@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from viewspan import sphere
-from viewspan.theory import quadrature, squeeze
+from viewspan.theory import squeeze
 from viewspan.theory.model import floor
 from viewspan.theory.optimum import Problem, Squeeze
 
@@ -103,7 +103,7 @@ def _rivals(problem: Problem, numbers: Numbers) -> dict[str, float]:
     rivals = {}
     if not problem.full and model.share == 0 and model.sigma == 0:
         if rho == 1 and model.ell:
-            rule = quadrature.latitude(model.m, model.ell, _NODES)
+            rule = model.rule(_NODES)
             c = model.fibre_concentration(rule.t)
             v = np.minimum(1, tau * c)
             fibre = sphere.log_phi(model.ell, v / tau) - v * model.fibre_cosine(rule.t) / tau

@@ -205,6 +205,10 @@ def test_what_the_users_code_prints_leaves_one_json_document(
     assert json.loads(out)["steps"] == 2
     assert "imported" in err
     assert "viewed" in err
+    code, out, err = run(capsys, "lint", "train", "--views", "loud_views_of_test:loud", "--json")
+    assert code == 0
+    assert "lint" in json.loads(out)
+    assert "viewed" in err
 
 
 def test_code_that_ends_the_program_is_no_finished_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
@@ -97,7 +98,10 @@ def audit(
     if views is None and sampling != auditing.Sampling(seed=seed):
         raise ValueError("numbers of anchors and views, and device, apply to images with views only")
     start = time.time()
-    with runtime.threads(threads) as used:
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        runtime.threads(threads) as used,
+    ):  # the user's code may print
         report = auditing.audit(
             data, views=_listed(views), pairs=(names[0], names[1]), lag=lag, session=session, group=group,
             factors=_listed(factors), cluster=cluster, noise=noise, require_moved=require_moved or (),
@@ -146,12 +150,13 @@ def lint(
     """Mechanical faults of a view pipeline, in seconds."""
     from viewspan import auditing, images
 
-    loaded = images.load(data, split=split, skip_bad=skip_bad)
-    found = [
-        {"views": name, "id": f.id, "operation": f.operation, "message": f.message, "fix": f.fix}
-        for name in _listed(views) or []
-        for f in auditing.lint(loaded, views=name, seed=seed)
-    ]
+    with contextlib.redirect_stdout(sys.stderr):  # the user's code may print
+        loaded = images.load(data, split=split, skip_bad=skip_bad)
+        found = [
+            {"views": name, "id": f.id, "operation": f.operation, "message": f.message, "fix": f.fix}
+            for name in _listed(views) or []
+            for f in auditing.lint(loaded, views=name, seed=seed)
+        ]
     if as_json:
         print(
             json.dumps(

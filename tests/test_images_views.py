@@ -179,14 +179,28 @@ def test_colour_operations_refuse_four_channels_and_others_take_them() -> None:
 
 
 def test_crop_agrees_with_torchvision_box_by_box() -> None:
-    crop = operations.Crop()
     x = BATCH.float() / 255
-    boxes = crop.boxes(some(N), "crop", 16, 16)
+    boxes = np.floor(operations.Crop().boxes(some(N), "crop", 16, 16))  # torchvision takes whole pixels
     theirs = [
         torchvision_functional.resized_crop(image, *map(int, box), [16, 16], antialias=False)
         for image, box in zip(x, boxes)
     ]
-    assert float((crop(x, some(N), "crop") - torch.stack(theirs)).abs().max()) < 1e-5
+    assert float((operations.resample(x, boxes, (16, 16)) - torch.stack(theirs)).abs().max()) < 1e-5
+
+
+def test_crop_of_a_ramp_is_the_ramp_between_the_edges_of_its_box() -> None:
+    """A picture that is linear in its coordinates: a view is linear too, and says where its box lies."""
+    side = 64
+    ramp = (torch.arange(side) + 0.5).expand(1, 1, side, side)
+    x = torch.cat([ramp, ramp.transpose(2, 3)], 1).expand(N, 2, side, side)
+    crop = operations.Crop(area=(0.3, 0.9))
+    top, left, h, w = crop.boxes(some(N), "crop", side, side).T
+    view = crop(x, some(N), "crop")
+    middle = (slice(None), 0, side // 2, slice(side // 2 - 1, side // 2 + 1))
+    assert np.allclose(view[middle].mean(1), left + w / 2, atol=1e-3)
+    assert np.allclose(view[:, 1, side // 2 - 1 : side // 2 + 1, 0].mean(1), top + h / 2, atol=1e-3)
+    assert np.allclose(view[middle].diff(dim=1)[:, 0], w / side, atol=1e-3)
+    assert (np.abs(left - np.rint(left)) > 1e-6).all()
 
 
 def test_crop_boxes_follow_torchvisions_law() -> None:

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 CHUNK_VALUES = 16_000_000  # float values worked on at a time: 64 MB
 SUPPORT_SIZE = (
-    16  # pixels a side for the support dimension: whole-pixel crop boxes make finer views a rough set
+    16  # pixels a side for the support dimension: cropped in whole pixels, finer views are a rough set
 )
 MAX_DATA = 2000  # images used for the data's dimension
 _UNSEEN = 1 << 32  # positions no image set reaches: draws for the views of one anchor

@@ -131,7 +131,8 @@ class Jitter:
 class Crop:
     """Random resized crop: a box of random area and shape, resampled to a fixed size (bilinear).
 
-    When views are smaller than the images, k × k samples a pixel are averaged, k = ⌈image / view⌉.
+    Boxes follow torchvision's law but are not rounded to whole pixels, so the views of an image vary in four directions
+    at any size. When views are smaller than the images, k × k samples a pixel are averaged, k = ⌈image / view⌉.
 
     Args:
         area: range of the box's share of the image's area, in (0, 1].
@@ -150,14 +151,12 @@ class Crop:
             checks.integer("size", self.size, low=1)
 
     def boxes(self, draws: Draws, name: str, height: int, width: int) -> np.ndarray:
-        """Top, left, height and width of each image's box in pixels, int (n, 4)."""
+        """Top, left, height and width of each image's box in pixels, fractions of them too, (n, 4)."""
         u = draws.uniform(name, 22)
-        h, w, found = _rectangles(u[:, :20], self.area, self.ratio, height, width)
+        h, w, found = _rectangles(u[:, :20], self.area, self.ratio, height, width, whole=False)
         h[~found], w[~found] = _largest(height, width, self.ratio)
-        top = np.floor(u[:, 20] * (height - h + 1))
-        left = np.floor(u[:, 21] * (width - w + 1))
-        top[~found], left[~found] = ((height - h) // 2)[~found], ((width - w) // 2)[~found]
-        return np.stack((top, left, h, w), axis=1).astype(np.int64)
+        at = np.where(found[:, None], u[:, 20:], 0.5)
+        return np.stack((at[:, 0] * (height - h), at[:, 1] * (width - w), h, w), axis=1)
 
     def __call__(self, x: Tensor, draws: Draws, name: str) -> Tensor:
         height, width = x.shape[2:]
@@ -166,7 +165,7 @@ class Crop:
 
 
 def resample(x: Tensor, boxes: np.ndarray, size: tuple[int, int]) -> Tensor:
-    """The boxes (top, left, height, width) of images, each resampled to one size, never reading beyond its box."""
+    """The boxes (top, left, height, width) of images, each resampled to one size, from the pixels it touches."""
     fine = max(1, math.ceil(x.shape[2] / size[0]), math.ceil(x.shape[3] / size[1]))
     box = torch.from_numpy(boxes).to(x.device, x.dtype)
 
@@ -194,24 +193,32 @@ def _range(name: str, values: tuple[float, float], *, high: float = math.inf) ->
 
 
 def _rectangles(
-    u: np.ndarray, area: tuple[float, float], ratio: tuple[float, float], height: int, width: int
+    u: np.ndarray,
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+    height: int,
+    width: int,
+    *,
+    whole: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Height and width of the first of ten random rectangles that fits, and whether one did (torchvision's rule)."""
     share = _spread(u[:, 0::2], *area) * height * width
     shape = np.exp(_spread(u[:, 1::2], math.log(ratio[0]), math.log(ratio[1])))
-    w, h = np.rint(np.sqrt(share * shape)), np.rint(np.sqrt(share / shape))
+    w, h = np.sqrt(share * shape), np.sqrt(share / shape)
+    if whole:
+        w, h = np.rint(w), np.rint(h)
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
     first = fits.argmax(axis=1)
     rows = np.arange(len(u))
     return h[rows, first], w[rows, first], fits.any(axis=1)
 
 
-def _largest(height: int, width: int, ratio: tuple[float, float]) -> tuple[int, int]:
+def _largest(height: int, width: int, ratio: tuple[float, float]) -> tuple[float, float]:
     """The largest central box whose shape the range of ratios allows."""
     if width / height < ratio[0]:
-        return min(height, round(width / ratio[0])), width
+        return width / ratio[0], width
     if width / height > ratio[1]:
-        return height, min(width, round(height * ratio[1]))
+        return height, height * ratio[1]
     return height, width
 
 
@@ -305,7 +312,7 @@ class Erase:
     def __call__(self, x: Tensor, draws: Draws, name: str) -> Tensor:
         height, width = x.shape[2:]
         u = draws.uniform(name, 23)
-        h, w, found = _rectangles(u[:, :20], self.area, self.ratio, height, width)
+        h, w, found = _rectangles(u[:, :20], self.area, self.ratio, height, width, whole=True)
         top, left = np.floor(u[:, 20] * (height - h + 1)), np.floor(u[:, 21] * (width - w + 1))
         erased = found & (u[:, 22] < self.p)
         rows = np.arange(height)[None]

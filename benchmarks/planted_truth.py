@@ -229,7 +229,7 @@ def _dimension(audit: Audit) -> tuple[float, str]:
 def _whole_pixels(data: images.ImageSet) -> Line:
     """The same crop with its boxes rounded to whole pixels, as torchvision cuts them: no expectation."""
     found = vs.audit(
-        data, views=v2.RandomResizedCrop(32, antialias=False), factors=["brightness"],
+        data, views=v2.RandomResizedCrop(32), factors=["brightness"],
         sampling=Sampling(n_views=2, support_anchors=100, operation_anchors=0),
     )  # fmt: skip
     return line(f"crop in whole pixels (torchvision): views have dimension {_dimension(found)[1]}", None)

@@ -87,6 +87,8 @@ def test_train_then_probe(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert code == 0, err
     probed = json.loads(out)
     assert (probed["n_train"], probed["n_test"], probed["k"], probed["overlap"]) == (20, 10, 5, 0)
+    done = [line.partition(":")[0] for line in err.splitlines() if "linear probe" in line]
+    assert done == ["trained", "untrained", "pixels"]
     assert probed["pixels_accuracy"] == 1.0
     for key in ("probe_accuracy", "knn_accuracy", "untrained_accuracy", "gain", "gain_interval"):
         assert key in probed

@@ -76,6 +76,10 @@ def probe(
                 result = vision.probe(
                     trained, train_set, test_set, untrained=untrained, k=k, protocol=protocol,
                     published_epochs=published_epochs, seed=seed, device=device,
+                    on_row=lambda name, row: print(
+                        f"{name}: linear probe {row.probe_accuracy:.3f}, kNN {row.knn_accuracy:.3f} "
+                        f"({time.perf_counter() - start:.0f} s)", file=sys.stderr,
+                    ),
                 )  # fmt: skip
             record = records.Record(
                 experiment="probe", settings=records.jsonable(decides), result=records.jsonable(result.as_dict()),

@@ -127,6 +127,7 @@ def probe(
     published_epochs: int = 100,
     seed: int = 0,
     device: str = "auto",
+    on_row: Callable[[str, Row], None] | None = None,
 ) -> ProbeResult:
     """Probe a trained encoder, its untrained twin and raw pixels on labelled images.
 
@@ -142,6 +143,7 @@ def probe(
         published_epochs: of the published protocol.
         seed: of the held-out rows and the SGD order.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        on_row: called with the name and the `Row` of each kind of features as it is done.
 
     Raises:
         ValueError: without labels, with one class only, for classes that differ, for k < 1, for images whose
@@ -176,6 +178,8 @@ def probe(
         rows[name] = Row(
             float(fit.correct.mean()), votes.accuracy, votes.top5_accuracy, fit.penalty, fit.correct
         )
+        if on_row is not None:
+            on_row(name, rows[name])
     result = ProbeResult(rows, len(train_set), len(test_set), k, itself, overlap, train_set.classes)
     if protocol == "published":
         result.published = _published(

@@ -18,7 +18,7 @@ from viewspan.images.views import ViewPipeline
 
 Floats = npt.NDArray[np.float64]
 
-CHUNK_VALUES = 16_000_000  # float values worked on at a time: 64 MB
+CHUNK_VALUES = 10_000_000  # float values worked on at a time: 40 MB, above the size that malloc maps and gives back
 SUPPORT_SIZE = (
     16  # pixels a side for the support dimension: cropped in whole pixels, finer views are a rough set
 )

@@ -18,10 +18,8 @@ from viewspan.images.views import ViewPipeline
 
 Floats = npt.NDArray[np.float64]
 
-CHUNK_VALUES = 10_000_000  # float values worked on at a time: 40 MB, above the size that malloc maps and gives back
-SUPPORT_SIZE = (
-    16  # pixels a side for the support dimension: cropped in whole pixels, finer views are a rough set
-)
+CHUNK_VALUES = 10_000_000  # float values worked on at a time: 40 MB, above what malloc keeps for itself
+SUPPORT_SIZE = 16  # pixels a side for the support dimension: cropped in whole pixels, finer views are a rough set
 MAX_DATA = 2000  # images used for the data's dimension
 _UNSEEN = 1 << 32  # positions no image set reaches: draws for the views of one anchor
 

@@ -62,7 +62,8 @@ def schedule(profile: str, process: str, encoder: str, rho: float) -> dict[str, 
     if encoder == "mlp":
         return {"steps": 300, "batch_size": 500, "group_size": group, "lr": 2e-3}
     if process in QUICK_PROCESSES:  # a few weights: a large batch costs the similarity matrix and little else
-        return {"steps": 160, "batch_size": 2000, "group_size": 50 if rho > 0 else None, "lr": 0.05}
+        lr = {"identity": 0.05, "linear": 0.1}[process]  # a linear g can nearly hide a latent
+        return {"steps": 160, "batch_size": 2000, "group_size": 50 if rho > 0 else None, "lr": lr}
     return {"steps": 1000, "batch_size": 500, "group_size": group, "lr": 5e-3}
 
 

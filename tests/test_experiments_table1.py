@@ -7,6 +7,7 @@ import pytest
 
 from viewspan import experiments, records
 from viewspan.experiments import synthetic, table1
+from viewspan.experiments.cells import SEEDS
 
 
 def tiny(**changes):
@@ -33,7 +34,7 @@ def tiny_records():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("profile", table1.PROFILES)
+@pytest.mark.parametrize("profile", sorted(SEEDS))
 def test_nineteen_cells_a_seed_and_every_one_valid(profile):
     cells = table1.cells(profile, seeds=2)
     assert len(cells) == 38

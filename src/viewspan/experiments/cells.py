@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pydantic
 
-from viewspan import records
+from viewspan import checks, records
 
 if TYPE_CHECKING:
     import numpy as np
 
 Worker: TypeAlias = "Callable[[dict[str, Any]], tuple[records.Record, Mapping[str, np.ndarray] | None]]"
+
+SEEDS = {"quick": 1, "paper": 5}  # a profile's own number
 
 
 class Cell(NamedTuple):
@@ -23,6 +25,12 @@ class Cell(NamedTuple):
 
     experiment: str
     settings: dict[str, Any]
+
+
+def choose_seeds(profile: str, seeds: int | None) -> range:
+    """The seeds 0, 1, … of a profile: as many as asked for, else the profile's own number."""
+    checks.choice("profile", profile, tuple(SEEDS))
+    return range(checks.integer("seeds", SEEDS[profile] if seeds is None else seeds, low=1))
 
 
 def validated(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,15 +18,14 @@ import numpy as np
 import pydantic
 import torch
 
-from viewspan import checks, experiments, images, losses, records, runtime, vision
+from viewspan import experiments, images, losses, records, runtime, vision
 from viewspan.experiments import interaction
-from viewspan.experiments.cells import Cell, validated
+from viewspan.experiments.cells import Cell, choose_seeds, validated
 from viewspan.experiments.summary import spread
 
 NAME = "cifar10"
 ENCODERS = ("resnet18", "vit", "mlp")
 REGIMES = ("all", "crop", "all-without-crop")
-PROFILES = ("quick", "paper")
 N_RETRIEVAL = 500
 TITLES = {
     "quick": "CIFAR-10, quick profile: a check that everything runs, too short to reproduce Figure 3",
@@ -101,12 +100,11 @@ def cells(
         seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
         data: image folder with ``train/`` and ``test/``, or ``cifar10[:ROOT]`` (downloaded once).
     """
-    checks.choice("profile", profile, PROFILES)
+    chosen = choose_seeds(profile, seeds)
     if data.split(":")[0] != "cifar10" and not Path(data).is_dir():
         raise ValueError(f"data must be cifar10[:ROOT] or a folder with train/ and test/, got {data!r}")
-    n = checks.integer("seeds", seeds if seeds is not None else {"quick": 1, "paper": 5}[profile], low=1)
     found = []
-    for seed in range(n):
+    for seed in chosen:
         for encoder in ENCODERS:
             for regime in REGIMES:
                 settings = {

@@ -16,7 +16,7 @@ import numpy as np
 
 from viewspan import pairs, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell
+from viewspan.experiments.cells import Cell, choose_seeds
 from viewspan.theory import mixtures
 
 NAME = "dose"
@@ -49,7 +49,7 @@ def cells(
         convention: law of the held pairs; both if None.
     """
     found = []
-    for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
+    for seed in choose_seeds(profile, seeds):
         names = synthetic.choose_processes(processes, PROCESSES)
         for process in names if processes or profile == "paper" else ("identity",):
             for encoder in ("mlp", "inverse") if process in ("identity", "linear") else ("mlp",):

@@ -14,7 +14,7 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell
+from viewspan.experiments.cells import Cell, choose_seeds
 
 NAME = "law"
 TITLE = "The corrected loss under both laws, with and without a uniformity term"
@@ -37,7 +37,7 @@ def cells(
         processes: names of processes, all if None.
     """
     found = []
-    for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
+    for seed in choose_seeds(profile, seeds):
         for process in synthetic.choose_processes(processes, PROCESSES):
             for convention in ("subsphere", "ambient"):
                 for loss in ("corrected", "uniformity"):

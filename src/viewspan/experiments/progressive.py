@@ -12,7 +12,7 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell
+from viewspan.experiments.cells import Cell, choose_seeds
 
 NAME = "progressive"
 TITLE = "Table 7: recovery of ten latents against the number that is held"
@@ -39,7 +39,7 @@ def cells(
         convention: ``subsphere``, what was published, or ``ambient``.
     """
     found = []
-    for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
+    for seed in choose_seeds(profile, seeds):
         for process in synthetic.choose_processes(processes, PROCESSES):
             for n_fixed in N_FIXED[profile]:
                 found.append(Cell(NAME, synthetic.complete({

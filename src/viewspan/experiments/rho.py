@@ -14,7 +14,7 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell
+from viewspan.experiments.cells import Cell, choose_seeds
 
 NAME = "rho"
 TITLE = "Tables 8 to 11: recovery against the share ρ of negatives on the anchor's fibre"
@@ -40,7 +40,7 @@ def cells(
         convention: ``subsphere``, what was published, or ``ambient``.
     """
     found = []
-    for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
+    for seed in choose_seeds(profile, seeds):
         names = synthetic.choose_processes(processes, PROCESSES)
         for process in names if processes or profile == "paper" else QUICK_PROCESSES:
             for encoder in ("mlp",) if process == "invertible_mlp" else ("mlp", "inverse"):

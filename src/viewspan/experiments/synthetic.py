@@ -387,12 +387,6 @@ def isometry_loss(law: pairs.PairLaw, s: Settings) -> float | None:
         return None
 
 
-def choose_seeds(profile: str, seeds: int | None, own: dict[str, int]) -> range:
-    """The seeds 0, 1, … of a profile: as many as asked for, else the profile's own number."""
-    checks.choice("profile", profile, tuple(own))
-    return range(checks.integer("seeds", seeds if seeds is not None else own[profile], low=1))
-
-
 def choose_processes(names: list[str] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """The processes named on the command line, in the experiment's order."""
     for name in names or ():

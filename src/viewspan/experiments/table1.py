@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from viewspan import checks, experiments, records
+from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell
+from viewspan.experiments.cells import Cell, choose_seeds
 
 NAME = "table1"
 TITLE = "Table 1: recovery by process, pairs, loss and encoder"
@@ -24,7 +24,6 @@ COLUMNS = (
     ("violated", "standard", "inverse"),
 )  # pairs, loss, encoder
 BY = ("process", "pairs", "loss", "encoder", "convention", "process_variant", "norm_order")
-PROFILES = ("quick", "paper")
 
 
 def cells(
@@ -42,11 +41,10 @@ def cells(
         processes: names of processes, all if None.
         convention: ``subsphere``, what was published, or ``ambient``.
     """
-    checks.choice("profile", profile, PROFILES)
-    n = checks.integer("seeds", seeds if seeds is not None else {"quick": 1, "paper": 5}[profile], low=1)
+    chosen = choose_seeds(profile, seeds)
     names = synthetic.choose_processes(processes, PROCESSES)
     found = []
-    for seed in range(n):
+    for seed in chosen:
         for process in names:
             for pair_law, loss, encoder in COLUMNS:
                 if encoder == "inverse" and process == "invertible_mlp":

@@ -13,7 +13,7 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell
+from viewspan.experiments.cells import Cell, choose_seeds
 
 NAME = "tagged"
 TITLE = "Tagged pairs: recovery against the share of pairs known to move every latent"
@@ -39,7 +39,7 @@ def cells(
         convention: law of the held pairs; ``ambient``, the one the theory is about, or ``subsphere``.
     """
     found = []
-    for seed in synthetic.choose_seeds(profile, seeds, {"quick": 1, "paper": 5}):
+    for seed in choose_seeds(profile, seeds):
         names = synthetic.choose_processes(processes, PROCESSES)
         for process in names if processes or profile == "paper" else QUICK_PROCESSES:
             for share in SHARES[profile]:

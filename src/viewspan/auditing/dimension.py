@@ -268,5 +268,11 @@ def _points(value: npt.ArrayLike) -> Floats:
     if bad.any():
         raise ValueError(f"points row {int(bad.argmax())} is not finite")
     checks.integer("points (dimensions)", x.shape[1], low=1)
-    size = float(np.abs(x).max())  # dimensions do not depend on it, squares of huge or tiny numbers do
-    return x / size if size > 0 else x
+    return scaled(x)[0]  # dimensions do not depend on the size
+
+
+def scaled(x: Floats, axis: tuple[int, ...] | None = None) -> tuple[Floats, Floats]:
+    """Numbers over the largest along `axis`, and that: squares of huge or tiny ones leave the range of floats."""
+    size = np.abs(x).max(axis)
+    size = np.where(size > 0, size, 1.0)
+    return x / size, size

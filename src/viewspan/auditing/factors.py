@@ -18,6 +18,7 @@ Floats = npt.NDArray[np.float64]
 Factor = Callable[[Tensor], Tensor]
 
 GEOMETRY_SIZE = 64
+SUPPORT_SIZE = 16  # pixels a side for the support dimension: finer views cut in whole pixels are a rough set
 _TRIM = 0.1  # share of pixels left out at each end of the luma scale, so that an erased patch does not decide
 _NO_COLOUR = 1 / 255  # mean chroma below which an image has no hue
 _FLAT = 1e-4  # standard deviation of luma below which an image has no geometry

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy import linalg
 
 from viewspan import checks
+from viewspan.auditing.dimension import scaled
 
 Floats = npt.NDArray[np.float64]
 
@@ -205,9 +206,7 @@ def _correlations(w: Floats, total: Floats, variance: float) -> tuple[float, ...
 
 def _standardised(x: Floats) -> tuple[Floats, Floats]:
     """Coordinates with mean 0 and standard deviation 1, and their scale; largest value first: squares stay finite."""
-    size = np.abs(x).max((0, 1))
-    size = np.where(size > 0, size, 1.0)
-    x = x / size
+    x, size = scaled(x, (0, 1))
     x = x - x.mean((0, 1))
     sd = x.std((0, 1))
     sd = np.where(sd > 0, sd, 1.0)

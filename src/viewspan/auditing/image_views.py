@@ -19,7 +19,6 @@ from viewspan.images.views import ViewPipeline
 Floats = npt.NDArray[np.float64]
 
 CHUNK_VALUES = 10_000_000  # float values worked on at a time: 40 MB, above what malloc keeps for itself
-SUPPORT_SIZE = 16  # pixels a side for the support dimension: finer views cut in whole pixels are a rough set
 MAX_DATA = 2000  # images used for the data's dimension
 _UNSEEN = 1 << 32  # positions no image set reaches: draws for the views of one anchor
 
@@ -246,7 +245,7 @@ def _data_cloud(data: images.ImageSet, rows: npt.NDArray[np.integer]) -> Floats:
 
 
 def _flat(x: Tensor) -> npt.NDArray[np.float32]:
-    return factors.pooled(x, SUPPORT_SIZE).flatten(1).numpy()
+    return factors.pooled(x, factors.SUPPORT_SIZE).flatten(1).numpy()
 
 
 def _support(

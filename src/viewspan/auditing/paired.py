@@ -69,8 +69,7 @@ def measure(
 
 def _support(views: Floats, *, table: bool) -> dimension.Support:
     n = len(views)
-    size = np.abs(views).max((0, 1) if table else None)
-    views = views / np.where(size > 0, size, 1.0)  # squares of huge or tiny numbers leave the range of floats
+    views, _ = dimension.scaled(views, (0, 1) if table else None)
     if table:
         sd = views.std((0, 1))
         views = views / np.where(sd > 0, sd, 1.0)  # columns have units of their own
@@ -107,8 +106,7 @@ def _held(
 
 def _components(x: Floats) -> tuple[int, Floats]:
     """How many directions vary, and the principal ones in columns, from the smaller of covariance and Gram matrix."""
-    size = float(np.abs(x).max())
-    x = x / (size if size > 0 else 1.0)
+    x, _ = dimension.scaled(x)
     x = x - x.mean(0)
     wide = x.shape[1] > x.shape[0]
     values, vectors = np.linalg.eigh(x @ x.T if wide else x.T @ x)

@@ -13,8 +13,6 @@ from viewspan import images
 from viewspan.auditing import factors, files
 from viewspan.auditing.sources import MAX_COORDINATES, Paired, drop_copies
 
-POOLED = 16  # pixels a side of what stands for an image in the support dimension
-
 
 def read_stems(folder: Path, *, skip_bad: bool = False) -> Paired:
     """Anchors are the stems before the last underscore; a stem with one file is left out and named."""
@@ -32,7 +30,7 @@ def read_stems(folder: Path, *, skip_bad: bool = False) -> Paired:
         rows, values = [], []
         for image in data.images:
             x = images.views.as_float(image[None])
-            rows.append(factors.pooled(x, POOLED).flatten().double().numpy())
+            rows.append(factors.pooled(x, factors.SUPPORT_SIZE).flatten().double().numpy())
             values.append(factors.measure(x, factors.NAMES))
         measured = {name: np.concatenate([v[name] for v in values]) for name in factors.NAMES}
         found = Paired(kind="views", factors={}, skipped=[{"name": n, "reason": r} for n, r in data.skipped])
@@ -80,7 +78,7 @@ def measure_pictures(paired: Paired) -> None:
     for row in paired.pictures:
         x = images.views.as_float(torch.from_numpy(np.ascontiguousarray(row)))
         low, high = min(low, float(x.min())), max(high, float(x.max()))
-        small.append(factors.pooled(x, POOLED).flatten(1).double().numpy())
+        small.append(factors.pooled(x, factors.SUPPORT_SIZE).flatten(1).double().numpy())
         for name, value in factors.measure(x, factors.NAMES).items():
             found.setdefault(name, []).append(value)
     measured = {name: np.stack(values).reshape(n, k, *values[0].shape[1:]) for name, values in found.items()}

@@ -72,12 +72,8 @@ def told(error: BaseException) -> str:
         text = f"ended the program (exit code {error.code})"
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    elsewhere = (PACKAGE, sysconfig.get_path("stdlib"), "<")
-    lines = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(elsewhere) and "site-packages" not in frame.filename
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if _of_user(frame.filename) and not frame.filename.startswith("<")]
     return f"{text} ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else text
 
 
@@ -91,13 +87,17 @@ def _of_package(error: BaseException) -> bool:
     )
 
 
+def _of_user(file: str) -> bool:
+    """Whether a source file is neither of this package nor Python's own nor installed."""
+    return not file.startswith((PACKAGE, sysconfig.get_path("stdlib"))) and "site-packages" not in file
+
+
 def code_digest(*parts: Any) -> str | None:
     """A digest of the source of the user's own functions and classes among `parts`; None if there are none."""
     texts = []
     for part in parts:
         owner = part if inspect.isroutine(part) or inspect.isclass(part) else type(part)
         with contextlib.suppress(OSError, TypeError):
-            file = inspect.getsourcefile(owner) or ""
-            if not file.startswith((PACKAGE, sysconfig.get_path("stdlib"))) and "site-packages" not in file:
+            if _of_user(inspect.getsourcefile(owner) or ""):
                 texts.append(inspect.getsource(owner))
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12] if texts else None

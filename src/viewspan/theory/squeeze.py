@@ -126,7 +126,7 @@ def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:
 def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
     """lim λ → ∞ of L(h_λ): every fibre goes to one great subsphere, h = v/‖v‖."""
     rule = model.rule(n)
-    alignment = (1 - model.share) * float(rule.weight @ model.fibre_cosine(rule.t))
+    alignment = (1 - model.share) * float(rule.weight @ _fibre_cosine(model, n))
     if model.share > 0:
         weight, _, cos_v, _, _ = _moved_kernel(model, n)
         alignment += model.share * float((weight * cos_v).sum())

@@ -237,24 +237,26 @@ def test_value_and_gradient_stay_finite_at_tiny_temperatures(case, dtype, kind):
             assert torch.isfinite(p.grad).all()
 
 
-@every_loss
-def test_gradients_are_those_of_the_number(case):
-    a, p = points(12, 3, 1).requires_grad_(), points(12, 3, 2).requires_grad_()
-    loss, fields = case.make(0.4), case.tensors()
+def differentiated(case):
+    """A loss of two arguments, and where its derivatives are compared with differences."""
     if "given unit rows" in case.name:
         pytest.skip("finite differences leave the sphere")
-    assert torch.autograd.gradcheck(lambda x, y: loss(x, y, **fields), (a, p))
+    loss, fields = case.make(0.4), case.tensors()
+    at = points(12, 3, 1).requires_grad_(), points(12, 3, 2).requires_grad_()
+    return (lambda x, y: loss(x, y, **fields)), at
+
+
+@every_loss
+def test_gradients_are_those_of_the_number(case):
+    assert torch.autograd.gradcheck(*differentiated(case))
 
 
 @every_loss
 def test_second_derivatives_are_those_of_the_number(case):
-    a, p = points(12, 3, 1).requires_grad_(), points(12, 3, 2).requires_grad_()
-    loss, fields = case.make(0.4), case.tensors()
-    if "given unit rows" in case.name:
-        pytest.skip("finite differences leave the sphere")
-    assert torch.autograd.gradgradcheck(lambda x, y: loss(x, y, **fields), (a, p))
-    by_transform = torch.func.grad(lambda x: loss(x, p.detach(), **fields))(a.detach())
-    torch.testing.assert_close(by_transform, torch.autograd.grad(loss(a, p, **fields), a)[0])
+    loss, (a, p) = differentiated(case)
+    assert torch.autograd.gradgradcheck(loss, (a, p))
+    by_transform = torch.func.grad(loss)(a.detach(), p.detach())
+    torch.testing.assert_close(by_transform, torch.autograd.grad(loss(a, p), a)[0])
 
 
 @every_loss

@@ -102,7 +102,7 @@ class Case:
     make: Callable[[float], losses.InfoNCE]
     twin: Callable[..., float]
     fields: dict[str, list[Any]]
-    constant: Callable[[int], float] | None = None  # value at a constant encoder, None for log(M + 1)
+    offset: float = 0.0  # above log(M + 1) at a constant encoder, times τ
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return {k: torch.tensor(v) for k, v in self.fields.items()}
@@ -127,7 +127,7 @@ CASES = [
             lambda t, beta=beta: UniformityInfoNCE(t, beta=beta),
             lambda a, p, t, group, beta=beta: twin_uniformity(a, p, t, group, beta),
             {"group": ids},
-            lambda m, t, beta=beta: beta / t,
+            beta,
         )
         for beta in (0.0, 1.0, 2.5)
         for name, ids in (("even", EVEN), ("uneven", UNEVEN))
@@ -201,22 +201,32 @@ def test_rotating_everything_changes_nothing(case):
     assert float(loss(a @ q, p @ q, **fields)) == pytest.approx(float(loss(a, p, **fields)), abs=1e-10)
 
 
+def negatives_met(case) -> list[tuple[float, int]]:
+    """Weight of each anchor in the mean and how many negatives it meets, counted row by row."""
+    if "NT-Xent" in case.name:
+        return [(1 / 24, 22)] * 24  # 24 rows but for itself and its positive
+    if "standard" in case.name or "mixed" in case.name:
+        return [(1 / 12, 11)] * 12
+    group = case.fields["group"]
+    if "tagged" in case.name:  # held pairs meet the others of their fibre, moved ones all pairs
+        w, held = float(case.name.split()[1]), TAGS[:9]
+        return [((1 - w) / 9, held.count(g) - 1) for g in held] + [(w / 3, 11)] * 3
+    return [(1 / 12, group.count(g) - 1) for g in group]
+
+
 @every_loss
 def test_a_constant_encoder_scores_log_of_all_candidates(case):
     a = points(1, 3).repeat(12, 1)
-    if "uneven" in case.name and "mixed" not in case.name:
-        sizes = [case.fields["group"].count(g) for g in case.fields["group"]]
-        expected = sum(math.log(s) for s in sizes) / 12
-    else:
-        m = case.make(0.3).parts(a, a, **case.tensors()).m
-        expected = math.log(m + 1)
-    if "tagged" in case.name:  # held pairs meet the others of their fibre, moved ones all pairs
-        w = case.make(0.3).weight
-        sizes = [TAGS[:9].count(g) for g in TAGS[:9]]
-        expected = w * math.log(12) + (1 - w) * sum(math.log(s) for s in sizes) / 9
-    if case.constant:
-        expected += case.constant(0, 0.3)
+    expected = sum(weight * math.log(m + 1) for weight, m in negatives_met(case)) + case.offset / 0.3
     assert float(case.make(0.3)(a, a, **case.tensors())) == pytest.approx(expected, abs=1e-10)
+
+
+@every_loss
+def test_the_parts_count_the_negatives(case):
+    parts = case.make(0.3).parts(points(12, 3, 1), points(12, 3, 2), **case.tensors())
+    met = [(weight, m) for weight, m in negatives_met(case) if weight > 0]
+    assert parts.log_m == pytest.approx(sum(weight * math.log(m) for weight, m in met), abs=1e-12)
+    assert parts.m == (11 if "tagged" in case.name else min(m for _, m in met))
 
 
 @every_loss

@@ -147,6 +147,27 @@ def test_history_is_recorded_every_tenth_step_and_at_the_last():
     assert run.seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("loss", "group_size", "log_m"),
+    [
+        (losses.InfoNCE(TAU), None, math.log(39)),
+        (losses.InfoNCE(TAU, rho=1.0), 10, math.log(9)),
+        (losses.InfoNCE(TAU, rho=0.3), 10, math.log(39)),
+        (losses.UniformityInfoNCE(TAU), 10, math.log(9)),
+        (losses.NTXent(TAU), None, math.log(78)),
+        (losses.TaggedInfoNCE(TAU, weight=0.25), 10, 0.75 * math.log(9) + 0.25 * math.log(39)),
+    ],
+)  # fmt: skip
+def test_history_compares_over_the_number_of_negatives_the_loss_itself_met(loss, group_size, log_m):
+    law = violated()
+    if isinstance(loss, losses.TaggedInfoNCE):
+        law = pairs.Tagged(held=law, moved=HOLDS, share=0.25)
+    run = fit(small(), processes.Identity(3), law, loss, steps=11, batch_size=40, group_size=group_size,
+              generator=seeded())  # fmt: skip
+    gaps = [a - b for a, b in zip(run.history["loss"], run.history["loss_minus_log_m"], strict=True)]
+    assert gaps == pytest.approx([log_m] * 2, abs=1e-12)
+
+
 def test_the_first_step_is_adams():
     """One step moves every weight with a gradient by lr, and cosine decay scales the second step."""
 
@@ -203,7 +224,7 @@ def test_own_parts_are_ten_lines():
         )
         assert run.steps == 2
     run = fit(small(), processes.Identity(3), HOLDS, Alignment(), steps=2, batch_size=16, generator=seeded())
-    assert run.history["alignment"] == []
+    assert run.history["alignment"] == run.history["loss_minus_log_m"] == []
     assert len(run.history["loss"]) == 2
 
 

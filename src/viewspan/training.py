@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from viewspan import checks, losses, pairs, runtime, sphere
 
 SCHEDULES = ("constant", "cosine")
+SERIES = ("step", "loss", "loss_minus_log_m", "alignment", "uniformity")
 _RECORD_EVERY = 10
 
 
@@ -23,7 +24,9 @@ class Run:
     """What `fit` did.
 
     Attributes:
-        history: series recorded every tenth step and at the last: step, loss, alignment, uniformity (nats).
+        history: series recorded every tenth step and at the last: step and, in nats, loss, loss_minus_log_m (log M
+            as the loss itself counts its negatives), alignment and uniformity. The last three are empty where the
+            loss has no `parts`.
         steps: optimiser steps taken.
         seconds: wall time.
         precision: ``float32`` or ``bfloat16``, as used.
@@ -119,7 +122,7 @@ def fit(
     optimiser = torch.optim.Adam(f.parameters(), lr=lr, fused=where.type != "mps")
     decay = (lambda s: (1 + math.cos(math.pi * s / steps)) / 2) if schedule == "cosine" else (lambda s: 1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, decay)
-    history: dict[str, list[float]] = {"step": [], "loss": [], "alignment": [], "uniformity": []}
+    history: dict[str, list[float]] = {name: [] for name in SERIES}
     split: Callable[..., losses.LossParts] | None = getattr(loss, "parts", None)
     start = time.perf_counter()
     for step in range(1, steps + 1):
@@ -148,6 +151,7 @@ def fit(
             history["step"].append(float(step))
             history["loss"].append(value)
             if parts:
+                history["loss_minus_log_m"].append(value - parts.log_m)
                 history["alignment"].append(float(parts.alignment.detach()))
                 history["uniformity"].append(float(parts.uniformity.detach()))
             if on_step:

@@ -9,6 +9,7 @@ same number split into alignment and uniformity. Half precision is promoted to f
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -26,12 +27,14 @@ class LossParts(NamedTuple):
         alignment: −E⟨a, p⟩/τ, between −1/τ (positives coincide) and 1/τ.
         uniformity: E log of the denominator: low where negatives are far from the anchor.
         m: M, the number of negatives an anchor met (the smallest, where groups differ in size).
+        log_m: log M, averaged as `total` is where anchors meet different numbers: `total − log_m` compares over M.
     """
 
     total: Tensor
     alignment: Tensor
     uniformity: Tensor
     m: int
+    log_m: float
 
 
 class InfoNCE(nn.Module):
@@ -95,19 +98,19 @@ class InfoNCE(nn.Module):
                 raise ValueError(
                     "group and negatives must not both be given: each says where the negatives come from"
                 )
-            return _parts(*scores.given(a, p, self._negatives(negatives, a), self.temperature))
+            return _parts(scores.given(a, p, self._negatives(negatives, a), self.temperature))
         if group is None:
             if self.rho > 0:
                 raise ValueError(
                     f"rho={self.rho:g} needs group (fibre of each pair) or negatives; neither was given"
                 )
-            return _parts(*scores.in_batch(a, p, self.temperature))
+            return _parts(scores.in_batch(a, p, self.temperature))
         if self.rho == 0:
             raise ValueError("group must not be given for rho=0: the standard loss has no use for fibres")
         blocks = scores.Groups(group, len(a))
         if self.rho == 1:
-            return _parts(*scores.in_group(a, p, blocks, self.temperature))
-        return _parts(*scores.mixed(a, p, blocks, self.temperature, self.rho))
+            return _parts(scores.in_group(a, p, blocks, self.temperature))
+        return _parts(scores.mixed(a, p, blocks, self.temperature, self.rho))
 
     def _negatives(self, negatives: Tensor, a: Tensor) -> Tensor:
         if not isinstance(negatives, Tensor):
@@ -152,9 +155,9 @@ class UniformityInfoNCE(nn.Module):
         """The loss as `LossParts`; the β term is counted under uniformity."""
         a, p = scores.pair(anchor, positive, self.normalize)
         blocks = scores.Groups(group, len(a))
-        s_p, excess, m = scores.in_group(a, p, blocks, self.temperature)
+        near = scores.in_group(a, p, blocks, self.temperature)
         spread = scores.elsewhere(a, p, blocks, self.temperature)
-        return _parts(s_p, excess + self.beta * spread, m)
+        return _parts(near._replace(excess=near.excess + self.beta * spread))
 
 
 class TaggedInfoNCE(nn.Module):
@@ -201,18 +204,17 @@ class TaggedInfoNCE(nn.Module):
         if not bool(moved.any()):
             raise ValueError("moved must mark at least one pair: without any the moved term is undefined")
         order = torch.cat([moved.nonzero()[:, 0], (~moved).nonzero()[:, 0]])
-        far = _parts(*scores.in_batch(a[moved], p[order], self.temperature))
+        far = _parts(scores.in_batch(a[moved], p[order], self.temperature))
         w = self.weight
         if w == 1 or bool(moved.all()):
-            return LossParts(w * far.total, w * far.alignment, w * far.uniformity, far.m)
-        near = _parts(
-            *scores.in_group(
-                a[~moved], p[~moved], scores.Groups(group[~moved], int((~moved).sum())), self.temperature
-            )
+            return LossParts(w * far.total, w * far.alignment, w * far.uniformity, far.m, w * far.log_m)
+        blocks = scores.Groups(group[~moved], int((~moved).sum()))
+        near = _parts(scores.in_group(a[~moved], p[~moved], blocks, self.temperature))
+        total, alignment, uniformity, log_m = (
+            (1 - w) * getattr(near, name) + w * getattr(far, name)
+            for name in ("total", "alignment", "uniformity", "log_m")
         )
-        alignment = (1 - w) * near.alignment + w * far.alignment
-        uniformity = (1 - w) * near.uniformity + w * far.uniformity
-        return LossParts((1 - w) * near.total + w * far.total, alignment, uniformity, far.m)
+        return LossParts(total, alignment, uniformity, far.m, log_m)
 
 
 class NTXent(nn.Module):
@@ -254,7 +256,7 @@ class NTXent(nn.Module):
         s = s.masked_fill(torch.eye(2 * n, dtype=torch.bool, device=s.device), -torch.inf)
         s_p = (a * b).sum(1).repeat(2) / self.temperature
         other = torch.arange(2 * n, device=s.device).roll(n)
-        return _parts(s_p, scores.excess(s, other), 2 * n - 2)
+        return _parts(scores.Scores(s_p, scores.excess(s, other), 2 * n - 2, math.log(2 * n - 2)))
 
 
 def _temperature(value: float) -> float:
@@ -262,6 +264,7 @@ def _temperature(value: float) -> float:
     return checks.number("temperature", value, low=1e-30)
 
 
-def _parts(s_p: Tensor, excess: Tensor, m: int) -> LossParts:
+def _parts(found: scores.Scores) -> LossParts:
     """Means over anchors of −s_p and of the excess of the log-denominator over s_p, which is the loss."""
-    return LossParts(excess.mean(), -s_p.mean(), (excess + s_p).mean(), m)
+    s_p, excess, m, log_m = found
+    return LossParts(excess.mean(), -s_p.mean(), (excess + s_p).mean(), m, log_m)

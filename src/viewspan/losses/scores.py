@@ -1,19 +1,35 @@
 """The arithmetic of the losses: rows put on the sphere, scores in blocks, negatives by fibre and everywhere.
 
-Every function returns, for each anchor, its positive score s_p and the excess of the log-denominator over it, which
-is the loss: exact also where both are large.
+Every kind of negatives gives `Scores`: for each anchor its positive score s_p and the excess of the log-denominator
+over it, which is the loss: exact also where both are large.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from viewspan import checks
+
+
+class Scores(NamedTuple):
+    """What the anchors of a batch score.
+
+    Attributes:
+        s_p: ⟨a, p⟩/τ of each anchor, shape (n,).
+        excess: log of the denominator minus s_p, the loss of each anchor, nats, shape (n,), in the order of `s_p`.
+        m: fewest negatives an anchor met.
+        log_m: mean over anchors of the log of that number.
+    """
+
+    s_p: Tensor
+    excess: Tensor
+    m: int
+    log_m: float
 
 
 def similarity(a: Tensor, b: Tensor, tau: float) -> Tensor:
@@ -67,12 +83,12 @@ def pair(
     return a.to(dtype), p.to(dtype)
 
 
-def in_batch(a: Tensor, p: Tensor, tau: float) -> tuple[Tensor, Tensor, int]:
+def in_batch(a: Tensor, p: Tensor, tau: float) -> Scores:
     """Row i of p is the positive of anchor i, every other row of p a negative; p may have further rows."""
     if len(p) < 2:
         raise ValueError("anchor must have at least 2 rows: one pair has no negatives")
     s_p, excess = _AgainstAll.apply(a / tau, p)
-    return s_p, excess, len(p) - 1
+    return Scores(s_p, excess, len(p) - 1, math.log(len(p) - 1))
 
 
 class _AgainstAll(torch.autograd.Function):
@@ -120,10 +136,11 @@ def _blocks(x: Tensor, p: Tensor) -> list[slice]:
     return [slice(i, min(i + size, len(x))) for i in range(0, len(x), size)]
 
 
-def given(a: Tensor, p: Tensor, negatives: Tensor, tau: float) -> tuple[Tensor, Tensor, int]:
+def given(a: Tensor, p: Tensor, negatives: Tensor, tau: float) -> Scores:
     s_p = (a * p).sum(1) / tau
     s = similarity(a, negatives, tau) if negatives.ndim == 2 else similarity(a[:, None], negatives, tau)[:, 0]
-    return s_p, _above_zero(s.logsumexp(1) - s_p), negatives.shape[-2]
+    m = negatives.shape[-2]
+    return Scores(s_p, _above_zero(s.logsumexp(1) - s_p), m, math.log(m))
 
 
 def _above_zero(x: Tensor) -> Tensor:
@@ -148,7 +165,7 @@ class Groups:
             )
         if bool((size < 2).any()):
             raise ValueError(f"group {int(ids[size < 2][0])} has one member: its fibre has no negative")
-        self.n, self.count, self.width = n, len(ids), int(size.max())
+        self.n, self.count, self.size, self.width = n, len(ids), size, int(size.max())
         self.smallest = int(size.min())
         self.order = torch.argsort(group, stable=True)
         self.even = self.smallest == self.width
@@ -172,14 +189,17 @@ class Groups:
         return table.reshape(-1)[self.cell]
 
 
-def in_group(a: Tensor, p: Tensor, blocks: Groups, tau: float) -> tuple[Tensor, Tensor, int]:
+def in_group(a: Tensor, p: Tensor, blocks: Groups, tau: float) -> Scores:
     """Negatives are the positives of the other members of the anchor's group."""
     s = similarity(blocks.table(a), blocks.table(p), tau)
     s_p = blocks.rows(s.diagonal(dim1=1, dim2=2))
     if not blocks.even:
         s = s.masked_fill(~blocks.filled.reshape(blocks.count, 1, blocks.width), -torch.inf)
     own = torch.arange(blocks.width, device=s.device).repeat(blocks.count)
-    return s_p, excess(s.flatten(0, 1), own)[blocks.cell], blocks.smallest - 1
+    log_m = math.log(blocks.smallest - 1)
+    if not blocks.even:
+        log_m = sum(k * math.log(k - 1) for k in blocks.size.tolist()) / blocks.n
+    return Scores(s_p, excess(s.flatten(0, 1), own)[blocks.cell], blocks.smallest - 1, log_m)
 
 
 def _scores_everywhere(a: Tensor, p: Tensor, blocks: Groups, tau: float) -> tuple[Tensor, Tensor]:
@@ -196,11 +216,12 @@ def elsewhere(a: Tensor, p: Tensor, blocks: Groups, tau: float) -> Tensor:
     return s.masked_fill(same, -torch.inf).logsumexp(1) - (~same).sum(1).to(s.dtype).log()
 
 
-def mixed(a: Tensor, p: Tensor, blocks: Groups, tau: float, rho: float) -> tuple[Tensor, Tensor, int]:
+def mixed(a: Tensor, p: Tensor, blocks: Groups, tau: float, rho: float) -> Scores:
     """log(e^{s_p} + M·(ρ·mean_K e^s + (1−ρ)·mean_U e^s)) − s_p, M = n − 1: one weighted sum over each row."""
     s, same = _scores_everywhere(a, p, blocks, tau)
     m = blocks.n - 1
     near = same.sum(1, keepdim=True).to(s.dtype)
     log_weight = torch.where(same, (m * rho / (near - 1)).log(), (m * (1 - rho) / (blocks.n - near)).log())
     log_weight.fill_diagonal_(0)
-    return s.diagonal(), excess(s + log_weight, torch.arange(blocks.n, device=s.device)), m
+    own = torch.arange(blocks.n, device=s.device)
+    return Scores(s.diagonal(), excess(s + log_weight, own), m, math.log(m))

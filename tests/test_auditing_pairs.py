@@ -42,6 +42,15 @@ def test_repeated_rows_of_a_table_count_once(tmp_path, times, columns):
     assert again.factors[0].stability.interval == once.factors[0].stability.interval
 
 
+def test_rows_of_a_table_equal_up_to_rounding_count_once(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4)) + 10
+    rounded = x.astype(np.float32).astype(float)
+    columns = dict(zip(("f_a", "f_b", "g_a", "g_b"), np.concatenate([x, rounded]).T))
+    report = vs.audit(table(tmp_path, **columns))
+    assert (report.n_anchors, report.to_json()["duplicates"]) == (60, 60)
+
+
 @pytest.mark.parametrize("kind", ["codes", "ages", "counts", "grades"])
 def test_rows_of_coarse_values_are_equal_by_chance_and_stay(tmp_path, kind):
     rng = np.random.default_rng(0)

@@ -16,8 +16,9 @@ Floats = npt.NDArray[np.float64]
 MIN_VIEWS = 200  # views of an anchor below which TwoNN of its views is not quoted
 MIN_DATA = 50  # distinct anchors below which the data's dimension is not quoted
 _FEW = 20  # points that occur once: fewer, among repeated ones, and the views are a finite set
-_COPY = 1e-6  # a neighbour closer than this share of the median distance is a copy up to rounding
-_SAME = 1e-6  # points that agree to this share of the data's spread are copies
+_SAME = 1e-6  # points closer than this share of the data's spread are copies
+_MOST = 0.9  # share of the rows that say how wide the data spread: outliers must not
+_STEPS = 4  # steps of float32, in each coordinate, by which copies may differ where the data are float32
 _DISCARD = 0.1  # share of the largest ratios left out: they meet the edges of the data
 _ENERGY = 0.02  # share of the largest displacement variance below which a tangent direction is not reached
 
@@ -30,7 +31,7 @@ class Dimension:
         value: the estimate; 0 for a point or a finite set; None where undefined.
         interval: 95 % interval, or None.
         n: distinct points it rests on (of one anchor: the median over anchors).
-        copies: exact copies removed.
+        copies: points that equal another up to rounding, merged with it.
         reason: why `value` is None, else "".
     """
 
@@ -51,7 +52,8 @@ class Support:
         data_dim: dimension of the data (one view of each anchor).
         data_interval: 95 % interval.
         deficit: data_dim − views_dim, or tangent_rank − displacement_rank where views_dim is None.
-        copies: exact copies among the views, removed before estimating.
+        copies: views that equal another of their anchor up to rounding, merged before estimating.
+        data_copies: the same among the data.
         displacement_rank, tangent_rank: where views_dim is None: directions of the data's local tangent space
             that displacements between views reach, and its dimension.
         reason: why something is None.
@@ -63,6 +65,7 @@ class Support:
     data_interval: tuple[float, float] | None
     deficit: float | None
     copies: int
+    data_copies: int = 0
     displacement_rank: int | None = None
     tangent_rank: int | None = None
     reason: str = ""
@@ -74,8 +77,8 @@ def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
     d is the slope through the origin of −log(1 − F) against log(r₂/r₁), F its empirical distribution, without the
     largest tenth.
 
-    Copies, up to rounding, are removed first: they make r₁ = 0. If all but a few points are repeated, they are draws from a
-    finite set, of dimension 0.
+    Copies, up to rounding, are merged first: they make r₁ = 0. If all but a few points are repeated, they are draws from
+    a finite set, of dimension 0.
 
     Reference: Facco et al., "Estimating the intrinsic dimension of datasets by a minimal neighborhood
     information", 2017.
@@ -94,11 +97,9 @@ def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
     """
     x = _points(points)
     n = len(x)
-    spread = float(np.sqrt(x.var(0).sum()))
-    _, first, counts = np.unique(
-        np.round((x - x.mean(0)) / (_SAME * spread or 1.0)), axis=0, return_index=True, return_counts=True
-    )
-    distinct = x[first]
+    _, first, counts = np.unique(same_rows(x), return_index=True, return_counts=True)
+    distinct = scaled(x)[0][first]  # dimensions do not depend on the size
+    distinct = distinct - distinct.mean(0)
     copies = n - len(distinct)
     if len(distinct) == 1:
         return Dimension(value=0.0, interval=(0.0, 0.0), n=1, copies=copies)
@@ -115,6 +116,32 @@ def intrinsic_dimension(points: npt.ArrayLike) -> Dimension:
     return Dimension(
         value=value, interval=(value / (1 + half), value / max(1 - half, 1e-9)), n=m, copies=copies
     )
+
+
+def same_rows(points: npt.ArrayLike) -> npt.NDArray[np.intp]:
+    """One label a row, shape (n,): rows that equal one another up to rounding share it.
+
+    Two rows are the same if they lie within a millionth of the data's spread (nine tenths of the rows lie so near their
+    median), or, where every number is a float32, within a few steps of float32 at the largest of them; so are rows
+    that a chain of such neighbours connects.
+
+    Args:
+        points: shape (n, D), finite.
+    """
+    from scipy import sparse, spatial
+
+    given = _points(points)
+    x, _ = scaled(given)
+    reach = _SAME * float(np.quantile(np.linalg.norm(x - np.median(x, axis=0), axis=1), _MOST))
+    with np.errstate(over="ignore", under="ignore"):
+        if bool((given.astype(np.float32) == given).all()):
+            reach = max(reach, _STEPS * math.sqrt(x.shape[1]) * float(np.finfo(np.float32).eps))
+    distinct, labels = np.unique(x, axis=0, return_inverse=True)
+    near = spatial.cKDTree(distinct).query_pairs(reach, output_type="ndarray")
+    n = len(distinct)
+    graph = sparse.coo_matrix((np.ones(len(near)), (near[:, 0], near[:, 1])), shape=(n, n))
+    merged = sparse.csgraph.connected_components(graph, directed=False)[1]
+    return np.asarray(merged[labels.reshape(-1)], dtype=np.intp)
 
 
 def views_dimension(clouds: Sequence[npt.ArrayLike]) -> Dimension:
@@ -178,7 +205,7 @@ def support(
             deficit = float(tangent_rank - displacement_rank)
     return Support(
         views_dim=views.value, views_interval=views.interval, data_dim=whole.value, data_interval=whole.interval,
-        deficit=deficit, copies=copies, displacement_rank=displacement_rank, tangent_rank=tangent_rank,
+        deficit=deficit, copies=copies, data_copies=whole.copies, displacement_rank=displacement_rank, tangent_rank=tangent_rank,
         reason="; ".join(r for r in reasons if r),
     )  # fmt: skip
 
@@ -197,7 +224,7 @@ def displacement_against_tangent(
     Returns:
         Rank of the displacements, rank of the tangent space, and the reason if they are None.
     """
-    x, delta = _points(data), _points(displacements)
+    x, delta = scaled(_points(data))[0], scaled(_points(displacements))[0]
     rank = max(round(dimension), 1)
     size = max(6 * rank, 20)
     if len(x) < 4 * size:
@@ -242,14 +269,13 @@ def _data_dimension(x: Floats) -> Dimension:
 
 
 def _log_ratios(x: Floats) -> Floats:
-    """log(r₂/r₁) of each distinct point that has no near copy."""
+    """log(r₂/r₁) of each of some distinct points."""
     from sklearn.neighbors import NearestNeighbors
 
     if len(x) < 3:
         return np.zeros(0)
     r = NearestNeighbors(n_neighbors=3).fit(x).kneighbors(x)[0][:, 1:]
-    good = r[:, 0] > _COPY * np.median(r[:, 0])
-    return np.asarray(np.log(r[good, 1] / r[good, 0]))
+    return np.asarray(np.log(r[:, 1] / r[:, 0]))
 
 
 def _slope(ratios: Floats) -> float:
@@ -268,7 +294,7 @@ def _points(value: npt.ArrayLike) -> Floats:
     if bad.any():
         raise ValueError(f"points row {int(bad.argmax())} is not finite")
     checks.integer("points (dimensions)", x.shape[1], low=1)
-    return scaled(x)[0]  # dimensions do not depend on the size
+    return x
 
 
 def scaled(x: Floats, axis: tuple[int, ...] | None = None) -> tuple[Floats, Floats]:

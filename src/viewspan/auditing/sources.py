@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from viewspan import checks
 from viewspan.auditing import files
+from viewspan.auditing.dimension import same_rows, scaled
 from viewspan.checks import ViewspanWarning
 
 Floats = npt.NDArray[np.float64]
@@ -282,13 +283,16 @@ def _drop_bad(paired: Paired, skip_bad: bool, where: str) -> npt.NDArray[np.intp
 
 
 def drop_copies(paired: Paired, names: Sequence[str]) -> None:
-    """Leave out anchors that equal another in everything, unless coarse values make such anchors equal by chance."""
+    """Leave out anchors that equal another in everything up to rounding, unless coarse values make such anchors equal by chance."""
     n = paired.shape[0]
     columns = [] if paired.views is None else [paired.views]
     columns += [x for x in paired.factors.values() if paired.kind != "table" or x.dtype.kind != "f"]
+    numbers = [x.reshape(n, -1).astype(np.float64) for x in columns if x.dtype.kind in "fiub"]
+    labels = same_rows(_in_own_units(np.concatenate(numbers, axis=1))) if numbers else np.zeros(n, dtype=int)
+    words = [x for x in columns if x.dtype.kind not in "fiub"]
     groups: dict[Any, list[int]] = {}
     for i in range(n):
-        key = tuple(tuple(x[i]) if x.dtype.kind == "O" else x[i].tobytes() for x in columns)
+        key = (labels[i], *(tuple(x[i]) if x.dtype.kind == "O" else x[i].tobytes() for x in words))
         groups.setdefault(key, []).append(i)
     if len(groups) < 3 or len(groups) == n:
         return
@@ -300,6 +304,15 @@ def drop_copies(paired: Paired, names: Sequence[str]) -> None:
     keep[first] = True
     paired.duplicates = [[names[i] for i in rows] for rows in groups.values() if len(rows) > 1]
     _keep(paired, keep)
+
+
+def _in_own_units(x: Floats) -> Floats:
+    """Columns over the distance from their median that nine tenths of the rows keep; a constant column as it is."""
+    x = np.where(np.isfinite(x), x, 0.0)
+    x, _ = scaled(x, (0,))
+    x = x - np.median(x, axis=0)
+    unit = np.quantile(np.abs(x), 0.9, axis=0)
+    return np.asarray(x / np.where(unit > 0, unit, 1.0))
 
 
 def _chance(columns: Sequence[Array]) -> float:

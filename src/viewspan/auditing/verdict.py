@@ -202,6 +202,7 @@ class Audit:
             "data_interval": s.data_interval,
             "deficit": s.deficit,
             "copies": s.copies,
+            "data_copies": s.data_copies,
             "displacement_rank": s.displacement_rank,
             "tangent_rank": s.tangent_rank,
             "reason": s.reason,
@@ -358,7 +359,13 @@ def _support_sentence(support: Support) -> str:
     if support.views_dim == 0 and support.data_dim:
         return f"the views of one anchor do not move or take a few values (dimension 0, data {support.data_dim:.1f})"
     if support.views_dim is not None and support.data_dim is not None:
-        return f"views of one anchor have dimension {support.views_dim:.1f}, the data {support.data_dim:.1f}"
+        merged = [
+            f"{count} {what}"
+            for count, what in ((support.copies, "views"), (support.data_copies, "rows of the data"))
+            if count
+        ]
+        equal = f" ({' and '.join(merged)} that equal others up to rounding merged)" if merged else ""
+        return f"views of one anchor have dimension {support.views_dim:.1f}, the data {support.data_dim:.1f}{equal}"
     if support.displacement_rank is not None:
         reached = f"{support.displacement_rank} of {support.tangent_rank}"
         return f"displacements reach at most {reached} local directions of the data"

@@ -96,6 +96,33 @@ def test_the_fault_is_found(shapes: images.ImageSet, views: object, rule: str) -
     assert rule in ids(shapes, views)
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "told"),
+    [
+        ([125.3, 123.0, 113.9], [63.0, 62.1, 66.7], "a mean of 125.3 and a standard deviation of 66.7"),
+        ([0.49, 0.48, 0.45], [63.0, 62.1, 66.7], "a mean of 0.49 and a standard deviation of 66.7"),
+        ([125.3, 123.0, 113.9], [0.25, 0.25, 0.25], "returned floats up to 501"),
+        ([0.49, 0.48, 0.45], [0.25, 0.24, 0.26], None),
+    ],
+)
+@pytest.mark.parametrize("taken_apart", [True, False])
+def test_statistics_of_another_scale(
+    mean: list[float], std: list[float], told: str | None, taken_apart: bool
+) -> None:
+    from torchvision.transforms import v2
+
+    steps = [v2.RandomResizedCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
+    composed = v2.Compose(steps)
+    photographs = images.load(np.random.default_rng(0).integers(0, 256, (12, 3, 32, 32)).astype(np.uint8))
+    found = lint(photographs, views=composed if taken_apart else lambda image: composed(image))
+    if told is None:
+        assert [f.id for f in found] == ([] if taken_apart else ["out-of-range"])
+        return
+    assert [f.id for f in found] == ["uint8-float"]
+    if taken_apart:
+        assert told in found[0].message
+
+
 class PerEpoch:
     """One draw for all images of a batch, new in every epoch."""
 

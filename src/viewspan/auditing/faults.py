@@ -72,6 +72,7 @@ RULES: dict[str, tuple[str, str]] = {
     ),
 }
 _COLOUR_WORDS = re.compile(r"jitter|hue|satur|gray|grey|colou?r", re.IGNORECASE)
+_FLATTENED = 0.05  # a normalised view spans more of its images' range than this
 _LOOKS = 16  # images looked at
 _ROUNDS = 8  # views of each for the question whether an operation ever fires
 
@@ -143,6 +144,9 @@ def _fault(rule: str, message: str = "", operation: str | None = None) -> Fault:
 def _values(batch: Tensor, x: Tensor, look: _Look) -> list[Fault]:
     low, high = float(x.min()), float(x.max())
     before = images.views.as_float(batch)
+    span = float((x.amax((0, 2, 3)) - x.amin((0, 2, 3))).max())
+    if span < _FLATTENED * float(before.max() - before.min()) and (low < -1e-3 or high > 2.5 / 255):
+        return [_fault("uint8-float", _normalised_twice(look, low, high))]
     if low < -1e-3 or high > 1 + 1e-3:
         if any(name.split("-")[0] == "Normalize" for name in look.pipeline.names):
             return []
@@ -158,6 +162,19 @@ def _values(batch: Tensor, x: Tensor, look: _Look) -> list[Fault]:
         if share > 0.3 and not found:
             found.append(_fault("clipped", f"{share:.0%} more pixels are pure {name} than in the images"))
     return found
+
+
+def _normalised_twice(look: _Look, low: float, high: float) -> str:
+    """Views squeezed into a sliver: the statistics they were normalised with, where the pipeline shows them."""
+    seen = f"all values of the views lie between {low:.3g} and {high:.3g}"
+    for _, operation in look.pipeline.operations:
+        mean, std = (getattr(getattr(operation, "function", None), name, None) for name in ("mean", "std"))
+        if mean is not None and std is not None:
+            largest = float(np.max(np.asarray(mean, dtype=float))), float(np.max(np.asarray(std, dtype=float)))
+            return (
+                f"{seen}: a mean of {largest[0]:.4g} and a standard deviation of {largest[1]:.4g} are of another scale"
+            )
+    return f"{seen}, as after a normalisation with statistics of another scale"
 
 
 def _randomness(x: Tensor, look: _Look) -> list[Fault]:

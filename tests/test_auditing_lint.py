@@ -111,7 +111,12 @@ def test_statistics_of_another_scale(
 ) -> None:
     from torchvision.transforms import v2
 
-    steps = [v2.RandomResizedCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
+    steps = [
+        v2.RandomResizedCrop(32),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(mean, std),
+    ]
     composed = v2.Compose(steps)
     photographs = images.load(np.random.default_rng(0).integers(0, 256, (12, 3, 32, 32)).astype(np.uint8))
     found = lint(photographs, views=composed if taken_apart else lambda image: composed(image))

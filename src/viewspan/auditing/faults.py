@@ -170,10 +170,11 @@ def _normalised_twice(look: _Look, low: float, high: float) -> str:
     for _, operation in look.pipeline.operations:
         mean, std = (getattr(getattr(operation, "function", None), name, None) for name in ("mean", "std"))
         if mean is not None and std is not None:
-            largest = float(np.max(np.asarray(mean, dtype=float))), float(np.max(np.asarray(std, dtype=float)))
-            return (
-                f"{seen}: a mean of {largest[0]:.4g} and a standard deviation of {largest[1]:.4g} are of another scale"
+            largest = (
+                float(np.max(np.asarray(mean, dtype=float))),
+                float(np.max(np.asarray(std, dtype=float))),
             )
+            return f"{seen}: a mean of {largest[0]:.4g} and a standard deviation of {largest[1]:.4g} are of another scale"
     return f"{seen}, as after a normalisation with statistics of another scale"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from viewspan import images, runtime
 from viewspan.auditing import dimension, factors, icc
 from viewspan.auditing.dimension import Support
-from viewspan.auditing.verdict import MOVED, MOVED_FROM, NEVER, Audit, Factor, Operation, decide
+from viewspan.auditing.verdict import MOVED, MOVED_FROM, Audit, Factor, Operation, decide
 from viewspan.images.views import ViewPipeline
 
 Floats = npt.NDArray[np.float64]
@@ -152,51 +152,21 @@ def examples(
 
 
 def compare(audits: Sequence[Audit]) -> dict[str, object]:
-    """Pipelines ranked by deficit, then by factors never moved; and what each moves that the first does not."""
+    """What each further pipeline moves that the first does not, and misses; no order of merit: that needs a task."""
     first = {f.name: f for f in audits[0].factors}
-
-    def key(audit: Audit) -> tuple[float, int, float]:
-        deficit = audit.support.deficit
-        shares = sum(min(f.moved_share or 0.0, 1.0) for f in audit.factors)
-        return (np.inf if deficit is None else round(deficit), _count(audit, NEVER), -shares)
-
-    rows = []
-    for audit in sorted(audits, key=key):
-        more = [
-            f.name
-            for f in audit.factors
-            if f.verdict == MOVED and f.name in first and first[f.name].verdict != MOVED
-        ]
-        less = [
-            f.name
-            for f in audit.factors
-            if f.name in first and first[f.name].verdict == MOVED and f.verdict != MOVED
-        ]
+    rows, parts = [], []
+    for audit in audits[1:]:
+        both = [(f, first[f.name]) for f in audit.factors if f.name in first]
+        more = [f.name for f, other in both if f.verdict == MOVED != other.verdict]
+        less = [f.name for f, other in both if f.verdict != MOVED == other.verdict]
         rows.append(
-            {
-                "views": audit.views,
-                "deficit": audit.support.deficit,
-                "views_dim": audit.support.views_dim,
-                "never": [f.name for f in audit.factors if f.verdict == NEVER],
-                "moves_that_first_does_not": more,
-                "first_moves_that_it_does_not": less,
-            }
+            {"views": audit.views, "moves_that_first_does_not": more, "first_moves_that_it_does_not": less}
         )
-    parts = []
-    for row in rows:
-        if row["views"] == audits[0].views:
-            continue
-        gain, loss = row["moves_that_first_does_not"], row["first_moves_that_it_does_not"]
         parts.append(
-            f"{row['views']} moves {', '.join(gain) or 'nothing'} that {audits[0].views} does not"  # type: ignore[arg-type]
-            f" and misses {', '.join(loss) or 'nothing'} that {audits[0].views} moves"  # type: ignore[arg-type]
+            f"{audit.views} moves {', '.join(more) or 'nothing'} that {audits[0].views} does not and misses "
+            f"{', '.join(less) or 'nothing'} that {audits[0].views} moves"
         )
-    ranked = ", ".join(str(row["views"]) for row in rows)
-    return {"ranked": rows, "sentence": f"smallest deficit first: {ranked}; " + "; ".join(parts)}
-
-
-def _count(audit: Audit, verdict: str) -> int:
-    return sum(f.verdict == verdict for f in audit.factors)
+    return {"pipelines": rows, "sentence": "; ".join(parts)}
 
 
 def _without_copies(

@@ -14,7 +14,6 @@ from viewspan import checks, images
 from viewspan.auditing import factors as bank
 from viewspan.auditing import faults, files, image_views, recordings, sources, stems, verdict
 from viewspan.auditing import paired as paired_audit
-from viewspan.auditing.analogy import analogy
 from viewspan.auditing.image_views import Sampling
 from viewspan.auditing.verdict import Audit, Fault
 from viewspan.images import named
@@ -38,7 +37,6 @@ def audit(
     split: str | None = None,
     order: str = "fixed",
     sampling: Sampling | None = None,
-    temperature: float = 0.3,
     skip_bad: bool = False,
     workers: int = 0,
 ) -> Audit:
@@ -66,7 +64,6 @@ def audit(
         split: subfolder or CIFAR-10 split of images.
         order: ``fixed`` or ``random`` order of a pipeline's operations.
         sampling: how many anchors and views, resamples, the seed.
-        temperature: τ at which the analogy with the theory is drawn.
         skip_bad: leave out, and count, files that cannot be decoded and rows with missing values.
         workers: threads that decode image files.
 
@@ -80,7 +77,6 @@ def audit(
         'never seen to move'
     """
     sampling = sampling or Sampling()
-    checks.number("temperature", temperature, low=0, open_low=True)
     checks.integer("seed", sampling.seed, low=0)
     if len(pairs) != 2 or pairs[0] == pairs[1]:
         raise ValueError(f"pairs must be two different names, got {','.join(map(str, pairs))}")
@@ -96,7 +92,7 @@ def audit(
         "views": [str(getattr(v, "name", v)) for v in _specs(views)], "pairs": list(pairs), "lag": lag,
         "session": session, "group": group, "factors": None if factors is None else list(factors),
         "cluster": cluster, "noise": noise, "require_moved": list(require_moved), "require_held": list(require_held),
-        "split": split, "order": order, "temperature": temperature, "skip_bad": skip_bad,
+        "split": split, "order": order, "skip_bad": skip_bad,
         "sampling": {name: getattr(sampling, name) for name in Sampling.__dataclass_fields__},
     }  # fmt: skip
     if views is not None:
@@ -127,7 +123,6 @@ def audit(
             paired, source=source, noise=noise, resamples=sampling.resamples, seed=sampling.seed
         )
     report.settings = settings
-    report.theory = analogy(report, temperature=temperature)
     report.gates = verdict.check_requirements(report.factors, moved=require_moved, held=require_held)
     for each in (report, *report.others):
         each.notes += verdict.without_interval(each.factors)

@@ -152,8 +152,7 @@ class Audit:
         notes: what the reader must know.
         gates: requirements and whether they are met.
         others: audits of the other pipelines, where several were given.
-        comparison: pipelines ranked, and what each moves that the first does not.
-        theory: what the theory predicts for a pair law like this, as an analogy.
+        comparison: what each further pipeline moves that the first does not, and misses.
         settings: everything that decides the result.
         examples: some views to look at, uint8 (anchors, views, C, H, W); kept beside a record, not in the JSON.
     """
@@ -176,7 +175,6 @@ class Audit:
     gates: list[Gate] = dataclasses.field(default_factory=list)
     others: list[Audit] = dataclasses.field(default_factory=list)
     comparison: dict[str, Any] | None = None
-    theory: dict[str, Any] | None = None
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     examples: npt.NDArray[np.uint8] | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -228,7 +226,6 @@ class Audit:
             "gates": [dataclasses.asdict(g) for g in self.gates],
             "pipelines": [other.to_json() for other in self.others],
             "comparison": self.comparison,
-            "theory": self.theory,
             "settings": self.settings,
         }
         plain = records.jsonable(document)

@@ -67,7 +67,6 @@ def audit(
     operation_anchors: Annotated[
         int, Parameter(help="Images for the operation-by-factor matrix; 0 skips it.")
     ] = 100,
-    temperature: Annotated[float, Parameter(help="Temperature of the analogy with the theory.")] = 0.3,
     skip_bad: Annotated[
         bool, Parameter(help="Leave out and count what cannot be read, instead of stopping.")
     ] = False,
@@ -105,8 +104,7 @@ def audit(
         report = auditing.audit(
             data, views=_listed(views), pairs=(names[0], names[1]), lag=lag, session=session, group=group,
             factors=_listed(factors), cluster=cluster, noise=noise, require_moved=require_moved or (),
-            require_held=require_held or (), split=split, order=order, sampling=sampling, temperature=temperature,
-            skip_bad=skip_bad, workers=workers,
+            require_held=require_held or (), split=split, order=order, sampling=sampling, skip_bad=skip_bad, workers=workers,
         )  # fmt: skip
     document = report.to_json()
     if store is not None or html is not None:
@@ -191,8 +189,6 @@ def _show(report: Audit) -> None:
         _show_one(console, each)
     if report.comparison is not None:
         console.print(f"comparison: {report.comparison['sentence']}")
-    if report.theory is not None:
-        console.print(f"theory: {report.theory['sentence']}")
     for gate in report.gates:
         status = "met" if gate.met else "NOT MET"
         console.print(f"{status}: {gate.factor} {gate.requires} (S = {gate.share:g}; {gate.reason})")

@@ -95,7 +95,7 @@ def document(d: dict[str, Any]) -> AuditView:
             )
             for g in dicts(d.get("gates"))
         ],
-        comparison=_sentences(d.get("comparison")) + _sentences(d.get("theory")),
+        comparison=_sentences(d.get("comparison")),
         notes=[_text(n) for n in _list(d.get("notes"))],
         skipped=[(_text(s.get("name")), _text(s.get("reason"))) for s in dicts(d.get("skipped"))],
         others=[document(other) for other in dicts(d.get("pipelines"))],

@@ -80,7 +80,7 @@ def log_everywhere(model: Model, tau: float, lam: Floats, phi: Floats, n: int) -
 
 def moved_alignment(model: Model, lam: Floats, n: int) -> Floats:
     """E⟨h_λ(z), h_λ(z⁺)⟩ of full-support pairs z⁺ ~ vMF(z, κ), one value per λ."""
-    weight, cos_u, cos_v, t, other = _moved_kernel(model, n)
+    weight, cos_u, cos_v, t, other = moved_kernel(model, n)
     phi = np.arctan2(np.sin(t), lam[:, None] * np.cos(t))[..., None]
     phi_other = np.arctan2(np.sin(other), np.expand_dims(lam, (1, 2)) * np.cos(other))
     score = np.sin(phi) * np.sin(phi_other) * cos_u + np.cos(phi) * np.cos(phi_other) * cos_v
@@ -94,7 +94,7 @@ def _fibre_cosine(model: Model, n: int) -> Floats:
 
 
 @functools.lru_cache(maxsize=16)
-def _moved_kernel(model: Model, n: int) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+def moved_kernel(model: Model, n: int) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Joint weights of the two latitudes of a full-support pair, and the mean cosines of its two parts."""
     kappa, m, ell = model.kappa_moved, model.m, model.ell
     rule = quadrature.latitude(m, ell, n)
@@ -118,7 +118,7 @@ def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:
     """lim λ → 0 of L(h_λ): only u is kept, h = u/‖u‖."""
     alignment, kernel = 1.0, float(sphere.log_phi(model.m, 1 / tau))
     if model.share > 0:
-        weight, cos_u, _, _, _ = _moved_kernel(model, n)
+        weight, cos_u, _, _, _ = moved_kernel(model, n)
         alignment = 1 - model.share + model.share * float((weight * cos_u).sum())
     return -alignment / tau + mixed(rho, 1 / tau, kernel)
 
@@ -128,7 +128,7 @@ def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
     rule = model.rule(n)
     alignment = (1 - model.share) * float(rule.weight @ _fibre_cosine(model, n))
     if model.share > 0:
-        weight, _, cos_v, _, _ = _moved_kernel(model, n)
+        weight, _, cos_v, _, _ = moved_kernel(model, n)
         alignment += model.share * float((weight * cos_v).sum())
     kernel = float(sphere.log_phi(model.ell, 1 / tau))
     return -alignment / tau + kernel

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import integrate, special
 
-from viewspan import checks, pairs, sphere, theory
+from viewspan import checks, experiments, pairs, sphere, theory
 from viewspan.theory import mixtures, quadrature, squeeze
 from viewspan.theory import model as models
 
@@ -108,12 +108,30 @@ def test_the_rho_sweep(i: int) -> None:
     s, a = predict(fixed(), rho=i / 10).squeeze, predict(fixed(convention="ambient"), rho=i / 10).squeeze
     if i < 10:
         assert s.lam == pytest.approx(LAM[i], abs=6e-4 if i < 9 else 5e-3)
+    else:
+        assert (s.lam, s.limit) == (None, "great_subspheres")
     assert s.loss + math.log(2001) == pytest.approx(LOSS[i], abs=6e-4)
     assert s.r2 == pytest.approx(R2[i], abs=6e-6)
     assert s.ape / 2 == pytest.approx(APE[i], abs=6e-6)
     assert a.lam == pytest.approx(AMBIENT_LAM[i], abs=6e-5)
     assert a.r2 == pytest.approx(AMBIENT_R2[i], abs=6e-6)
     assert a.ape / 2 == pytest.approx(AMBIENT_APE[i], abs=6e-6)
+
+
+def test_the_rho_sweep_meets_what_others_trained() -> None:
+    """Tables 8, 10 and 11 of arXiv 2606.04280, identity with its inverse encoder: no number of ours is in them."""
+    tables = [
+        experiments.published()[name] for name in ("table8_rho_r2", "table10_rho_ape", "table11_rho_loss")
+    ]
+    for i, rows in enumerate(zip(*tables, strict=True)):
+        r2, half_ape, loss = (row["identity/inverse"] for row in rows)
+        p = predict(fixed(), rho=i / 10)
+        assert p.loss_minus_log_m("squeeze", m=2000) + math.log(2000) == pytest.approx(loss, abs=0.012)
+        assert p.squeeze.ape / 2 == pytest.approx(half_ape, abs=0.0022)
+        if i < 10:  # at ρ = 1 the published descent is on its way to λ = ∞
+            assert p.squeeze.r2 == pytest.approx(r2, abs=0.0015)
+        else:
+            assert p.squeeze.r2 < r2 < p.squeeze.r2_limit + 0.1
 
 
 def test_recovery_falls_slowly_to_its_value_at_great_circles() -> None:
@@ -274,10 +292,8 @@ def test_json_has_the_documented_names() -> None:
 # Slow twins ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("convention", ["ambient", "subsphere"])
-@pytest.mark.parametrize("rho", [0.0, 0.4])
-def test_the_squeezed_loss_against_adaptive_integration(convention: str, rho: float) -> None:
-    lam = 0.6
+def slow_squeezed_loss(convention: str, rho: float, lam: float) -> float:
+    """L∞(h_λ) at d = 3, m = 1 by nested adaptive integration."""
 
     def point(t: float) -> tuple[float, float]:
         n = math.hypot(math.sin(t), lam * math.cos(t))
@@ -299,9 +315,20 @@ def test_the_squeezed_loss_against_adaptive_integration(convention: str, rho: fl
         fibre = math.exp(a * a / TAU) * float(np.i0(b * b / TAU))
         return math.cos(t) * (math.log(rho * fibre + (1 - rho) * everywhere(t)) - alignment / TAU)
 
-    slow = integrate.quad(outer, 0, math.pi / 2, epsabs=1e-10)[0]
-    fast = squeeze.terms(models.of(fixed(convention=convention)), TAU, rho, lam, 24).loss[0]
-    assert fast == pytest.approx(slow, abs=1e-9)
+    return integrate.quad(outer, 0, math.pi / 2, epsabs=1e-10)[0]
+
+
+@pytest.mark.parametrize("convention", ["ambient", "subsphere"])
+@pytest.mark.parametrize("rho", [0.0, 0.4])
+def test_the_best_squeeze_against_adaptive_integration(convention: str, rho: float) -> None:
+    p = predict(fixed(convention=convention), rho=rho)
+    below, least, above = (slow_squeezed_loss(convention, rho, p.squeeze.lam + x) for x in (-0.005, 0, 0.005))
+    assert p.squeeze.loss == pytest.approx(least, abs=1e-9)
+    # the vertex of the parabola through three values is λ* itself
+    assert below > least < above
+    assert 0.0025 * (below - above) / (below - 2 * least + above) == pytest.approx(0, abs=5e-5)
+    fast = squeeze.terms(models.of(fixed(convention=convention)), TAU, rho, p.squeeze.lam + 0.005, 24).loss[0]
+    assert fast == pytest.approx(above, abs=1e-9)
 
 
 def test_the_kernel_table_against_bessel_functions() -> None:

@@ -112,3 +112,33 @@ def test_lazy_layers_get_their_sizes_before_anything_else(head: str) -> None:
     assert a.backbone[1].weight.shape == (7, 12)
     b.load_state_dict(a.state_dict())
     assert torch.equal(a(torch.ones(2, 3, 2, 2)), b(torch.ones(2, 3, 2, 2)))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 2), (3, 1), (3, 4), (4, 4), (5, 4)])
+def test_a_convolution_on_a_small_map_is_the_convolution(size: tuple[int, int], stride: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    plain = nn.Conv2d(3, 5, 3, stride, 1, bias=False).double()
+    small = backbones.SmallMapConv(3, 5, 3, stride, 1, bias=False).double()
+    small.load_state_dict(plain.state_dict())
+    x = torch.randn(4, 3, *size, generator=rng, dtype=torch.float64)
+    out = torch.randn(plain(x).shape, generator=rng, dtype=torch.float64)
+    grads = []
+    for conv in (plain, small):
+        at = x.clone().requires_grad_()
+        conv(at).backward(out)
+        grads.append((conv(at).detach(), at.grad, conv.weight.grad))
+    for theirs, ours in zip(*grads):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_the_resnet_is_torchvisions() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = torchvision.models.resnet18(weights=None)
+        theirs.fc = nn.Identity()
+        ours = vision.resnet18()
+    assert any(isinstance(part, backbones.SmallMapConv) for part in ours.modules())
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(ours.train()(x), theirs.train()(x), rtol=1e-4, atol=1e-4)

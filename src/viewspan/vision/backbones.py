@@ -6,6 +6,7 @@ so `torchvision.models.resnet18` or a class of your own can be used as it is.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from viewspan import checks
 from viewspan.images import named
@@ -34,10 +36,43 @@ def resnet18(channels: int = 3, size: tuple[int, int] = (32, 32)) -> nn.Module:
 
     net = build(weights=None)
     net.fc = nn.Identity()
+    for part in net.modules():
+        if type(part) is nn.Conv2d and part.kernel_size == (3, 3):
+            part.__class__ = SmallMapConv
     if channels != 3:
         net.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
         nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
     return net
+
+
+class SmallMapConv(nn.Conv2d):
+    """A 3×3 convolution that is one matrix product where the map is smaller than the kernel.
+
+    On maps of at most 2×2 (4×4 with stride 2) most of a convolution's products are with padding: a 3×3 kernel on one
+    position uses one tap of nine. There the same linear map is written as a matrix of its taps, which a CPU multiplies
+    ten to a hundred times faster. Weights, state and values (up to rounding) are those of `nn.Conv2d`.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        stride = self.stride[0]
+        if x.device.type != "cpu" or height * width > (4 if stride == 1 else 16):
+            return super().forward(x)
+        down, across = (self._taps(extent, stride) for extent in (height, width))
+        # (out, in, to row, to column, from row, from column); taps outside the kernel are zero
+        spread = nn.functional.pad(self.weight, (width - 1, width - 1, height - 1, height - 1))
+        spread = spread[:, :, down[:, None, :, None], across[None, :, None, :]]
+        rows, columns = len(down), len(across)
+        matrix = spread.permute(2, 3, 0, 4, 5, 1).reshape(rows * columns * self.out_channels, -1)
+        flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+        out = nn.functional.linear(flat, matrix).reshape(len(x), rows, columns, self.out_channels)
+        return out.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def _taps(extent: int, stride: int) -> Tensor:
+        """Which tap of the padded kernel connects input j to output i along one side, (outputs, inputs)."""
+        outputs = (extent - 1) // stride + 1
+        return torch.arange(extent)[None] - stride * torch.arange(outputs)[:, None] + extent
 
 
 def vit(
@@ -60,9 +95,16 @@ def vit(
     """
     from torchvision.models import VisionTransformer
 
+    class Transformer(VisionTransformer):
+        """With plain attention: on a CPU the fused kernel costs more than all else at so few tokens."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            with sdpa_kernel(SDPBackend.MATH) if x.device.type == "cpu" else contextlib.nullcontext():
+                return super().forward(x)
+
     if size[0] != size[1] or size[0] % patch:
         raise ValueError(f"size must be square and a multiple of patch={patch} for vit, got {size}")
-    net = VisionTransformer(size[0], patch, layers, heads, width, hidden, num_classes=out_dim)
+    net = Transformer(size[0], patch, layers, heads, width, hidden, num_classes=out_dim)
     if channels != 3:
         net.conv_proj = nn.Conv2d(channels, width, patch, stride=patch)
     head = net.heads.head

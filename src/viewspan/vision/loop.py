@@ -103,7 +103,8 @@ class Loop:
         weights = [p for p in self.encoder.parameters() if p.requires_grad]
         if not weights:
             raise ValueError("encoder must have weights that can be trained, got none")
-        self.optimiser = torch.optim.Adam(weights, lr=plan.lr, weight_decay=plan.weight_decay)
+        fused = self.on.type in ("cpu", "cuda")
+        self.optimiser = torch.optim.Adam(weights, lr=plan.lr, weight_decay=plan.weight_decay, fused=fused)
         self.step, self.m, self.seconds, self.images = 0, 0, 0.0, 0
         self.epoch_losses: list[list[float]] = []  # of each step: the loss, and it less the step's own log M
         self.recent: list[float] = []

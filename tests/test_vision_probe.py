@@ -50,16 +50,41 @@ def clusters() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )  # fmt: skip
 
 
-def test_logistic_regression_agrees_with_scikit_learn() -> None:
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_logistic_regression_agrees_with_scikit_learn(conditioned: bool) -> None:
     from sklearn.linear_model import LogisticRegression
 
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(300, 5, generator=rng)
     y = (x @ torch.randn(5, 3, generator=rng) + torch.randn(300, 3, generator=rng)).argmax(1)
     penalty = 1e-2
-    ours = readout.fit_logistic(x, y, n_classes=3, penalty=penalty, start=None)
+    products = readout.gram(x) if conditioned else None
+    ours = readout.fit_logistic(x, y, n_classes=3, penalty=penalty, start=None, products=products)
     theirs = LogisticRegression(C=1 / (penalty * 300), tol=1e-8, max_iter=1000).fit(x.numpy(), y.numpy())
     np.testing.assert_allclose(ours[:-1].T.numpy(), theirs.coef_, atol=2e-3)
+
+
+@pytest.mark.parametrize("penalty", [1e-1, 1e-4])
+def test_correlated_features_are_fitted_to_the_end(penalty: float) -> None:
+    """Neighbouring pixels are nearly equal: plain coordinates stop far above the minimum."""
+    from sklearn.linear_model import LogisticRegression
+
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 60, generator=rng).cumsum(1)
+    y = (x @ torch.randn(60, 3, generator=rng) + torch.randn(600, 3, generator=rng)).argmax(1)
+    x = (x - x.mean(0)) / x.std(0)
+
+    def objective(w: Tensor) -> float:
+        fit = nn.functional.cross_entropy(x.double() @ w[:-1] + w[-1], y)
+        return float(fit + penalty / 2 * w[:-1].square().sum())
+
+    ours = readout.fit_logistic(x, y, n_classes=3, penalty=penalty, start=None, products=readout.gram(x))
+    model = LogisticRegression(C=1 / (penalty * 600), tol=1e-10, max_iter=20_000)
+    theirs = model.fit(x.double().numpy(), y.numpy())
+    best = torch.from_numpy(np.vstack([theirs.coef_.T, theirs.intercept_]))
+    assert objective(ours.double()) == pytest.approx(objective(best), abs=1e-5)
+    again = readout.fit_logistic(x, y, n_classes=3, penalty=penalty, start=ours, products=readout.gram(x))
+    assert objective(again.double()) == pytest.approx(objective(best), abs=1e-5)
 
 
 def test_the_penalty_is_chosen_on_rows_that_were_held_out() -> None:

@@ -25,7 +25,7 @@ PROBE_SHARE = 0.35  # of a run's time, for the two probes and the untrained and 
 
 def settings(given: argparse.Namespace, encoder: str, views: str, **changes: Any) -> dict[str, Any]:
     base = {
-        "data": given.data, "encoder": encoder, "views": views, "device": given.device, "precision": given.precision,
+        "data": given.data, "encoder": {"name": encoder}, "views": views, "device": given.device, "precision": given.precision,
         "threads": given.threads, "seed": 0, "profile": "paper", "batch_size": given.batch_size,
         "published_epochs": given.probe_epochs, "k": min(200, given.n_train or 200),
         "n_train": given.n_train, "n_test": given.n_test,

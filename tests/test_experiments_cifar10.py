@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +34,11 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(data: Path, encoder: str, **changes: Any) -> dict[str, Any]:
+    size = {"width": 12, "layers": 1, "heads": 2, "hidden": 12} if encoder == "vit" else {}
     small = {
-        "data": str(data), "encoder": encoder, "views": "crop", "n_train": 40, "epochs": 2, "batch_size": 20,
-        "protocol": "published", "published_epochs": 2, "k": 5, "device": "cpu", "seed": 0, "profile": "quick",
-        "vit": (12, 1, 2, 12) if encoder == "vit" else None,
+        "data": str(data), "encoder": {"name": encoder, **size}, "views": "crop", "n_train": 40, "epochs": 2,
+        "batch_size": 20, "protocol": "published", "published_epochs": 2, "k": 5, "device": "cpu", "seed": 0,
+        "profile": "quick",
     }  # fmt: skip
     return cifar10.complete(small | changes)
 
@@ -82,17 +87,82 @@ def test_cells_of_both_profiles(tmp_path: Path) -> None:
     quick, paper = cifar10.cells("quick", data=str(tmp_path)), cifar10.cells("paper", seeds=2)
     assert len(quick) == 9
     assert len(paper) == 18
-    assert {c.settings["encoder"] for c in quick} == set(cifar10.ENCODERS)
+    assert {c.settings["encoder"]["name"] for c in quick} == set(cifar10.ENCODERS)
     for c in paper:
         s = c.settings
-        assert (s["epochs"], s["batch_size"], s["n_train"], s["vit"]) == (200, 2000, None, None)
+        assert (s["epochs"], s["batch_size"], s["n_train"]) == (200, 2000, None)
         assert (s["temperature"], s["lr"], s["weight_decay"], s["pairs"]) == (0.5, 3e-4, 1e-4, "clean-view")
     assert [c.settings["seed"] for c in paper] == [0] * 9 + [1] * 9
-    assert {c.settings["vit"] is None for c in quick if c.settings["encoder"] == "vit"} == {False}
+    sizes = {
+        name: next(c.settings["encoder"] for c in cells if c.settings["encoder"]["name"] == "vit")
+        for name, cells in (("quick", quick), ("paper", paper), ("cpu", cifar10.cells("cpu", seeds=1)))
+    }
+    assert (sizes["paper"]["patch"], sizes["paper"]["width"]) == (4, 384)
+    assert sizes["quick"]["width"] < sizes["cpu"]["width"] < sizes["paper"]["width"]
+    with pytest.raises(ValueError, match=r"encoder.mlp.patch: "):
+        cifar10.complete({"encoder": {"name": "mlp", "patch": 4}, "views": "all", "seed": 0})
     with pytest.raises(ValueError, match="profile must be one of"):
         cifar10.cells("long")
     with pytest.raises(ValueError, match="epochs: "):
-        cifar10.complete({"encoder": "mlp", "views": "all", "seed": 0, "epochs": 0})
+        cifar10.complete({"encoder": {"name": "mlp"}, "views": "all", "seed": 0, "epochs": 0})
+
+
+def test_one_recipe_serves_the_nine_cells_of_a_profile() -> None:
+    for profile in ("quick", "cpu", "paper"):
+        cells = cifar10.cells(profile, seeds=1)
+        recipes = {
+            tuple(sorted((k, str(v)) for k, v in c.settings.items() if k not in ("encoder", "views")))
+            for c in cells
+        }
+        assert len(cells) == 9
+        assert len(recipes) == 1
+
+
+KILLED = """
+import sys
+from viewspan import records
+from viewspan.experiments import cells, cifar10, sweep
+import json
+settings = json.loads(sys.argv[1])
+done = sweep.run([cells.Cell("cifar10", settings)], cifar10.run, records.Store(sys.argv[2]))
+assert not done.failed, done.failed
+"""
+
+
+def test_a_cell_killed_at_any_moment_goes_on_and_ends_as_if_it_had_not_been(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings(pictures, "mlp", epochs=30, protocol="standard")
+    whole, _ = cifar10.run(chosen)
+    # a checkpoint after every step, so that a kill falls between, before and inside their writing
+    program = KILLED.replace(
+        "settings = ",
+        "from viewspan import vision\nimport functools\n"
+        "vision.train = functools.partial(vision.train, save_seconds=0)\nsettings = ",
+    )
+    command = [sys.executable, "-c", program, json.dumps(chosen), str(tmp_path)]
+    store = records.Store(tmp_path)
+    scratch, kills = store.scratch("cifar10", chosen), 0
+    steps = [0]
+    while kills < 3:
+        running = subprocess.Popen(command)
+        while running.poll() is None:
+            at = max((int(p.stem[5:]) for p in scratch.glob("step-*.json")), default=0)
+            if at >= steps[-1] + 5:
+                running.kill()
+                steps.append(at)
+                kills += 1
+                break
+            time.sleep(0.005)
+        assert running.wait() != 0, "the run ended before it could be killed"
+        assert store.find("cifar10", chosen) is None
+    assert subprocess.run(command, check=False).returncode == 0
+    record = store.find("cifar10", chosen)
+    assert record is not None
+    assert record.result["training_loss"] == pytest.approx(whole.result["training_loss"], abs=1e-6)
+    assert record.result["probe_accuracy"] == whole.result["probe_accuracy"]
+    assert record.history["loss"] == pytest.approx(whole.history["loss"], abs=1e-6)
+    assert not scratch.exists()
 
 
 # --- the interaction ----------------------------------------------------------------------------------------------
@@ -110,7 +180,7 @@ def invented(
             "probe_accuracy": p, "gain": gain, "gain_interval": [gain - 0.02, gain + 0.02], "n_test": 2000,
             "weights": 1000, "no_signal": False, "under_published_probe": None,
         }  # fmt: skip
-        given = {"encoder": encoder, "views": views, "seed": seed, "profile": "paper"}
+        given = {"encoder": {"name": encoder}, "views": views, "seed": seed, "profile": "paper"}
         found.append(records.Record(experiment="cifar10", settings=cifar10.complete(given), result=result))
     return found
 

@@ -256,11 +256,11 @@ def test_retrieval_is_one_for_views_that_do_not_move_and_chance_for_a_blind_enco
         return image
 
     flat = backbones.build(nn.Flatten(), (3, 6, 6), head="none", seed=0)
-    assert vision.retrieval(flat, held, images.views.resolve(still), n=30) == 1.0
+    assert vision.view_statistics(flat, held, images.views.resolve(still), n=30).retrieval == 1.0
 
     def blind(image: Tensor) -> Tensor:
         return torch.rand(image.shape)
 
     chance, n = 1 / 30, 30
-    found = vision.retrieval(flat, held, images.views.resolve(blind), n=30)
+    found = vision.view_statistics(flat, held, images.views.resolve(blind), n=30).retrieval
     assert found <= chance + 4.5 * math.sqrt(chance / n)

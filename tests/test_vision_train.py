@@ -107,8 +107,8 @@ def test_training_raises_the_retrieval_of_the_positive() -> None:
     held = some(64, size=8)
     run = vision.train(held, encoder=Tiny, views="crop", epochs=30, batch_size=32, lr=3e-3, seed=0)
     pipeline = images.views.resolve("crop")
-    before = vision.retrieval(run.untrained, held, pipeline, n=64)
-    assert vision.retrieval(run.encoder, held, pipeline, n=64) > before + 0.05
+    before = vision.view_statistics(run.untrained, held, pipeline, n=64).retrieval
+    assert vision.view_statistics(run.encoder, held, pipeline, n=64).retrieval > before + 0.05
     assert run.no_signal is False
 
 

@@ -16,6 +16,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -186,6 +187,19 @@ class Store:
                 f"experiment must be made of letters, digits, '_', '-' and '.', got {experiment!r}"
             )
         return self.folder / f"{experiment}-{settings_digest(settings)}.json"
+
+    def scratch(self, experiment: str, settings: Mapping[str, Any]) -> Path:
+        """A folder for what a run of these settings keeps until it has a record; hidden from readers of records.
+
+        Its name holds the digest of the program's source: another program's half-done work is not gone on with, and
+        is removed here.
+        """
+        path = self.path(experiment, settings)
+        mine = path.with_name(f".{path.stem}.{source_digest()}.partial")
+        for other in path.parent.glob(f".{path.stem}.*.partial"):
+            if other != mine:
+                shutil.rmtree(other, ignore_errors=True)
+        return mine
 
     def find(self, experiment: str, settings: Mapping[str, Any]) -> Record | None:
         """The finished run with these settings by this very program, or None."""

@@ -24,7 +24,10 @@ def reproduce(
     experiment: Experiment = "table1",
     *,
     profile: Annotated[
-        str, Parameter(help="quick (minutes on 2 cores) or paper (the published sizes).")
+        str,
+        Parameter(
+            help="quick (minutes on 2 cores), paper (the published sizes), or cpu (cifar10: hours on 2 cores)."
+        ),
     ] = "quick",
     seeds: Annotated[
         int | None, Parameter(help="Number of seeds, counted from 0; default: the profile's own.")

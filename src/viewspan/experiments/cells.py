@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from viewspan import checks, records
 if TYPE_CHECKING:
     import numpy as np
 
-Worker: TypeAlias = "Callable[[dict[str, Any]], tuple[records.Record, Mapping[str, np.ndarray] | None]]"
+# settings -> record and arrays; one with an argument `scratch` is given a folder for what it needs to go on after a kill
+Worker: TypeAlias = "Callable[..., tuple[records.Record, Mapping[str, np.ndarray] | None]]"
 
 SEEDS = {"quick": 1, "paper": 5}  # a profile's own number
 
@@ -27,10 +30,10 @@ class Cell(NamedTuple):
     settings: dict[str, Any]
 
 
-def choose_seeds(profile: str, seeds: int | None) -> range:
+def choose_seeds(profile: str, seeds: int | None, known: Mapping[str, int] = SEEDS) -> range:
     """The seeds 0, 1, … of a profile: as many as asked for, else the profile's own number."""
-    checks.choice("profile", profile, tuple(SEEDS))
-    return range(checks.integer("seeds", SEEDS[profile] if seeds is None else seeds, low=1))
+    checks.choice("profile", profile, tuple(known))
+    return range(checks.integer("seeds", known[profile] if seeds is None else seeds, low=1))
 
 
 def validated(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,11 +109,16 @@ class Task:
                 if claim is None:
                     return Outcome(cell, name, "busy")
                 start = time.perf_counter()
-                record, arrays = self.worker(dict(cell.settings))
+                scratch = store.scratch(*cell)
+                known = inspect.signature(self.worker).parameters
+                record, arrays = self.worker(
+                    dict(cell.settings), **({"scratch": scratch} if "scratch" in known else {})
+                )
                 record = _complete(record, cell, time.perf_counter() - start)
                 if not claim.mine():  # suspended for so long that another worker took over: its record counts
                     return Outcome(cell, name, "busy")
                 record = records.read(store.write(record, arrays))
+                shutil.rmtree(scratch, ignore_errors=True)
                 return Outcome(cell, name, "ran", record)
         except (Exception, SystemExit) as error:
             return Outcome(cell, name, "failed", error=one_line(error))

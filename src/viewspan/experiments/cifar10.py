@@ -20,8 +20,9 @@ import torch
 
 from viewspan import experiments, images, losses, records, runtime, vision
 from viewspan.experiments import interaction
-from viewspan.experiments.cells import Cell, choose_seeds, validated
+from viewspan.experiments.cells import SEEDS, Cell, choose_seeds, validated
 from viewspan.experiments.summary import spread
+from viewspan.vision import drawing
 
 NAME = "cifar10"
 ENCODERS = ("resnet18", "vit", "mlp")
@@ -33,9 +34,51 @@ TITLES = {
 }
 MEASURED = (
     "probe_accuracy", "knn_accuracy", "untrained_accuracy", "untrained_knn_accuracy", "pixels_accuracy",
-    "pixels_knn_accuracy", "gain", "retrieval", "untrained_retrieval", "training_loss", "images_per_second",
+    "pixels_knn_accuracy", "gain", "retrieval", "untrained_retrieval", "alignment", "untrained_alignment",
+    "uniformity", "untrained_uniformity", "training_loss", "images_per_second",
 )  # fmt: skip
 BY = ("encoder", "views", "profile", "n_train", "epochs")
+
+
+class ResNet18(pydantic.BaseModel):
+    """`vision.resnet18`."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["resnet18"] = "resnet18"
+
+    def build(self) -> Callable[..., torch.nn.Module]:
+        """The encoder's maker."""
+        return vision.resnet18
+
+
+class Mlp(pydantic.BaseModel):
+    """`vision.mlp`."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["mlp"] = "mlp"
+
+    def build(self) -> Callable[..., torch.nn.Module]:
+        """The encoder's maker."""
+        return vision.mlp
+
+
+class Vit(pydantic.BaseModel):
+    """`vision.vit`, at the published size unless said otherwise."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["vit"] = "vit"
+    patch: int = pydantic.Field(4, ge=1)
+    width: int = pydantic.Field(384, ge=1)
+    layers: int = pydantic.Field(6, ge=1)
+    heads: int = pydantic.Field(6, ge=1)
+    hidden: int = pydantic.Field(1536, ge=1)
+
+    def build(self) -> Callable[..., torch.nn.Module]:
+        """The encoder's maker."""
+        return functools.partial(vision.vit, **self.model_dump(exclude={"name"}))
 
 
 class Settings(pydantic.BaseModel):
@@ -43,13 +86,12 @@ class Settings(pydantic.BaseModel):
 
     Attributes:
         data: image folder with ``train/`` and ``test/``, or ``cifar10[:ROOT]``.
-        encoder: ``resnet18``, ``vit`` or ``mlp``.
-        vit: width, layers, heads and hidden width of the transformer (published: 384, 6, 6, 1536).
+        encoder: ``resnet18``, ``vit`` (with its size) or ``mlp``.
         views: the regime.
         order: of the operations, permuted once a run (``random``) as published, or ``fixed``.
         pairs: ``clean-view`` (one of two views is the image itself, as in the published code) or ``two-views``.
         n_train, n_test: images used, None for all; a fixed random choice, the same in every cell.
-        epochs, batch_size, lr, schedule, weight_decay, temperature: of the training.
+        epochs, batch_size, lr, schedule, weight_decay, temperature, head: of the training.
         protocol, published_epochs, k: of the probe and its nearest neighbours.
         device, precision, threads: where and how it computes.
         seed: of weights, batches, views and dropout.
@@ -58,8 +100,7 @@ class Settings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     data: str = "cifar10"
-    encoder: Literal["resnet18", "vit", "mlp"]
-    vit: tuple[int, int, int, int] | None = None
+    encoder: ResNet18 | Vit | Mlp = pydantic.Field(discriminator="name")
     views: Literal["all", "crop", "all-without-crop"]
     order: Literal["fixed", "random"] = "random"
     pairs: Literal["two-views", "clean-view"] = "clean-view"
@@ -71,6 +112,7 @@ class Settings(pydantic.BaseModel):
     schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = 1e-4
     temperature: float = 0.5
+    head: Literal["none", "mlp"] = "none"
     protocol: Literal["standard", "published"] = "published"
     published_epochs: int = 100
     k: int = pydantic.Field(200, ge=1)
@@ -84,7 +126,18 @@ class Settings(pydantic.BaseModel):
 QUICK: dict[str, Any] = {
     "n_train": 2000, "n_test": 1000, "epochs": 4, "batch_size": 200, "protocol": "standard", "lr": 1e-3,
 }  # fmt: skip
-QUICK_VIT = (64, 2, 2, 256)
+# 50,000 images, two cores: chosen on one cell, ResNet-18 under `all`, by benchmarks/cifar10_search.py
+CPU: dict[str, Any] = {
+    "epochs": 20, "batch_size": 256, "protocol": "standard", "lr": 1e-3, "schedule": "cosine", "pairs": "two-views",
+    "temperature": 0.5, "precision": "auto",
+}  # fmt: skip
+PROFILES: dict[str, dict[str, Any]] = {"quick": QUICK, "cpu": CPU, "paper": {}}
+# a transformer that costs no more than the ResNet on a CPU: 1.5 M weights on 16 patches, published 10.9 M on 64
+VITS: dict[str, dict[str, Any]] = {
+    "quick": {"width": 64, "layers": 2, "heads": 2, "hidden": 256},
+    "cpu": {"patch": 8, "width": 192, "layers": 3, "heads": 3, "hidden": 768},
+    "paper": {},
+}
 
 
 def cells(
@@ -96,22 +149,23 @@ def cells(
     """The runs of a profile: 9 cells a seed, all of one seed before the next.
 
     Args:
-        profile: ``quick`` (minutes on two cores, 2,000 images, a small transformer) or ``paper`` (a GPU).
-        seeds: how many seeds, 0, 1, …; the profile's own number if None (1 or 5).
+        profile: ``quick`` (minutes on two cores, 2,000 images, a small transformer), ``cpu`` (hours on two cores, all
+            images, a small transformer) or ``paper`` (a GPU).
+        seeds: how many seeds, 0, 1, …; the profile's own number if None (1, 2 or 5).
         data: image folder with ``train/`` and ``test/``, or ``cifar10[:ROOT]`` (downloaded once).
     """
-    chosen = choose_seeds(profile, seeds)
+    chosen = choose_seeds(profile, seeds, SEEDS | {"cpu": 2})
     if data.split(":")[0] != "cifar10" and not Path(data).is_dir():
         raise ValueError(f"data must be cifar10[:ROOT] or a folder with train/ and test/, got {data!r}")
     found = []
     for seed in chosen:
         for encoder in ENCODERS:
             for regime in REGIMES:
+                size = VITS[profile] if encoder == "vit" else {}
                 settings = {
-                    "data": data, "encoder": encoder, "views": regime, "seed": seed, "profile": profile,
+                    "data": data, "encoder": {"name": encoder, **size}, "views": regime, "seed": seed,
+                    "profile": profile, **PROFILES[profile],
                 }  # fmt: skip
-                if profile == "quick":
-                    settings |= QUICK | ({"vit": QUICK_VIT} if encoder == "vit" else {})
                 found.append(Cell(NAME, complete(settings)))
     return found
 
@@ -121,30 +175,41 @@ def complete(settings: dict[str, Any]) -> dict[str, Any]:
     return validated(Settings, settings)
 
 
-def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
-    """Train one cell, probe it beside its untrained twin and raw pixels, and measure retrieval on held-out images."""
+def run(
+    settings: dict[str, Any], scratch: Path | None = None
+) -> tuple[records.Record, dict[str, np.ndarray]]:
+    """Train one cell, probe it beside its untrained twin and raw pixels, and see how held-out images' views lie.
+
+    Args:
+        settings: the fields of `Settings`.
+        scratch: folder for checkpoints, one a minute; a cell begun there before is gone on with.
+    """
     s = Settings.model_validate(settings)
-    start = time.perf_counter()
     train_set, test_set = data(s.data, s.n_train, s.n_test)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    trained = train(s, train_set)
+    trained = train(s, train_set, scratch)
+    start = time.perf_counter()
     pipeline = images.views.resolve(s.views, order=s.order)
     with runtime.threads(s.threads):
         read = vision.probe(
             trained, train_set, test_set, k=s.k, protocol=s.protocol, published_epochs=s.published_epochs,
             seed=s.seed, device=s.device,
         )  # fmt: skip
-        retrieval = {
-            name: vision.retrieval(encoder, test_set, pipeline, n=N_RETRIEVAL, seed=s.seed, device=s.device)
-            for name, encoder in (("retrieval", trained.encoder), ("untrained_retrieval", trained.untrained))
-        }
+        on_views = {
+            prefix + key: value
+            for prefix, encoder in (("", trained.encoder), ("untrained_", trained.untrained))
+            for key, value in vision.view_statistics(
+                encoder, test_set, pipeline, n=N_RETRIEVAL, seed=s.seed, device=s.device
+            )._asdict().items()
+        }  # fmt: skip
     probed = read.as_dict()
     result = {
         **probed,
-        **retrieval,
+        **on_views,
         "under_published_probe": probed.pop("published"),
-        "published": published(s.encoder, s.views),
+        "published": published(s.encoder.name, s.views),
+        "data": {"train": drawing.labelled_digest(train_set), "test": drawing.labelled_digest(test_set)},
         "steps": trained.steps,
         "training_loss": trained.loss,
         "m": trained.m,
@@ -161,27 +226,24 @@ def run(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]
         environment=records.environment(
             device=str(runtime.device(s.device)), precision=trained.settings["precision"], threads=s.threads
         ),
-        seconds=time.perf_counter() - start,
+        seconds=s.epochs * len(train_set) / trained.images_per_second + time.perf_counter() - start,
     )
     return record, {f"correct_{name}": row.correct for name, row in read.rows.items()}
 
 
-def train(s: Settings, train_set: images.ImageSet) -> vision.TrainRun:
+def train(s: Settings, train_set: images.ImageSet, scratch: Path | None = None) -> vision.TrainRun:
     """The training of one cell."""
     return vision.train(
-        train_set, encoder=_backbone(s), views=images.views.resolve(s.views, order=s.order),
+        train_set, encoder=s.encoder.build(), views=images.views.resolve(s.views, order=s.order),
         loss=losses.NTXent(s.temperature), pairs=vision.TwoViews(clean=s.pairs == "clean-view"), epochs=s.epochs,
         batch_size=s.batch_size, lr=s.lr, schedule=s.schedule, weight_decay=s.weight_decay, seed=s.seed,
-        device=s.device, precision=s.precision, threads=s.threads,
+        device=s.device, precision=s.precision, threads=s.threads, head=s.head, out=scratch, resume=True,
     )  # fmt: skip
 
 
-def _backbone(s: Settings) -> Callable[..., torch.nn.Module]:
-    """The encoder's maker at the size the settings name."""
-    if s.encoder == "vit" and s.vit is not None:
-        width, layers, heads, hidden = s.vit
-        return functools.partial(vision.vit, width=width, layers=layers, heads=heads, hidden=hidden)
-    return {"resnet18": vision.resnet18, "vit": vision.vit, "mlp": vision.mlp}[s.encoder]
+def name_of(encoder: str | dict[str, Any]) -> str:
+    """The encoder's name in a record's settings; records of version 0.1 hold the bare name."""
+    return encoder if isinstance(encoder, str) else encoder["name"]
 
 
 @functools.lru_cache(maxsize=1)
@@ -211,7 +273,7 @@ def table(runs: list[records.Record]) -> dict[str, Any]:
     """The table of records: one cell a line beside Figure 3, then the interaction the figure claims."""
     groups: dict[tuple[Any, ...], list[records.Record]] = {}
     for record in runs:
-        groups.setdefault(tuple(record.settings[key] for key in BY), []).append(record)
+        groups.setdefault(tuple(_key(record.settings, key) for key in BY), []).append(record)
     lines = [_line(group) for group in groups.values()]
     quick = any(line["profile"] != "paper" for line in lines)
     found = interaction.interactions(lines, REGIMES)
@@ -225,13 +287,17 @@ def table(runs: list[records.Record]) -> dict[str, Any]:
     }
 
 
+def _key(settings: dict[str, Any], key: str) -> Any:
+    return name_of(settings["encoder"]) if key == "encoder" else settings[key]
+
+
 def _line(group: list[records.Record]) -> dict[str, Any]:
     """One line of the table: mean ± standard deviation over seeds of every measured number."""
     first = group[0]
-    line: dict[str, Any] = {key: first.settings[key] for key in BY}
+    line: dict[str, Any] = {key: _key(first.settings, key) for key in BY}
     line |= {"seeds": len(group), "n_test": first.result["n_test"], "weights": first.result["weights"]}
     for key in MEASURED:
-        line[key] = spread([r.result[key] for r in group])
+        line[key] = spread([r.result.get(key) for r in group])
     intervals = np.array([r.result["gain_interval"] for r in group])
     line["gain_interval"] = interaction.mean_interval([r.result["gain"] for r in group], intervals)
     line["above_untrained"] = line["gain_interval"][0] > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from viewspan.vision.backbones import Encoder, convnet, mlp, resnet18, vit
 from viewspan.vision.pairing import SameAnchor, TwoLevel, TwoViews
-from viewspan.vision.probe import ProbeResult, probe, retrieval
+from viewspan.vision.probe import ProbeResult, ViewStatistics, probe, view_statistics
 from viewspan.vision.run_folder import load_encoders
 from viewspan.vision.signals import Interrupted
 from viewspan.vision.simclr import TrainRun, train
@@ -17,12 +17,13 @@ __all__ = [
     "TrainRun",
     "TwoLevel",
     "TwoViews",
+    "ViewStatistics",
     "convnet",
     "load_encoders",
     "mlp",
     "probe",
     "resnet18",
-    "retrieval",
     "train",
+    "view_statistics",
     "vit",
 ]

@@ -65,7 +65,8 @@ class Loop:
     """One run's state and its steps.
 
     Attributes:
-        history: ``epoch``, ``loss``, ``loss_minus_log_m`` (both means of the epoch), ``images_per_second``.
+        history: ``epoch``, ``loss``, ``loss_minus_log_m``, ``alignment``, ``uniformity`` (the two parts of the loss;
+            all four are means of the epoch in nats), ``images_per_second``.
         seconds: computing time, that of earlier parts of a resumed run included.
     """
 
@@ -106,10 +107,13 @@ class Loop:
         fused = self.on.type in ("cpu", "cuda")
         self.optimiser = torch.optim.Adam(weights, lr=plan.lr, weight_decay=plan.weight_decay, fused=fused)
         self.step, self.m, self.seconds, self.images = 0, 0, 0.0, 0
-        self.epoch_losses: list[list[float]] = []  # of each step: the loss, and it less the step's own log M
+        self.epoch_losses: list[
+            list[float]
+        ] = []  # of each step: loss, it less the step's own log M, its two parts
         self.recent: list[float] = []
         self.history: dict[str, list[float | None]] = {
-            k: [] for k in ("epoch", "loss", "loss_minus_log_m", "images_per_second")
+            k: []
+            for k in ("epoch", "loss", "loss_minus_log_m", "alignment", "uniformity", "images_per_second")
         }
         self.infinite = [k for k, v in self.encoder.state_dict().items() if bool(torch.isinf(v).any())]
         self.kept = ""  # what a failure says of the folder
@@ -206,7 +210,8 @@ class Loop:
         self.step += 1
         self.images += len(batch)
         self.m = max(self.m, parts.m)
-        self.epoch_losses.append([value, value - math.log(parts.m)])
+        both = parts.alignment.item(), parts.uniformity.item()
+        self.epoch_losses.append([value, value - math.log(parts.m), *both])
         self.recent = [*self.recent, value - math.log(parts.m + 1)][-WINDOW:]
         return value
 
@@ -272,6 +277,11 @@ class Loop:
         if checkpoint is None:
             return
         state = checkpoint.resume
+        if state["history"].keys() != self.history.keys():
+            raise ValueError(
+                f"the checkpoint of step {checkpoint.step} was written by another version of viewspan, which kept "
+                f"{', '.join(state['history'])} a step: train anew in another folder"
+            )
         self.encoder.load_state_dict(checkpoint.weights)
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.m = checkpoint.step, state["m"]

@@ -213,7 +213,22 @@ def clean(images: ImageSet, rows: slice, shape: tuple[int, int, int], on: torch.
     return torch.cat([drawing.fitted(image[None].to(on), shape) for image in batch])
 
 
-def retrieval(
+class ViewStatistics(NamedTuple):
+    """How an encoder places the views of held-out images, without a label.
+
+    Attributes:
+        retrieval: share of images whose second view is nearest to their first among n images: 1/n by chance, 1 at best.
+        alignment: mean cosine of the two views of an image, in [−1, 1]; 1 where views coincide.
+        uniformity: log E exp(−2‖x − y‖²) over embeddings of different images (Wang and Isola 2020): 0 for a constant
+            encoder, about −4 for embeddings spread evenly over a sphere of many dimensions; lower is more even.
+    """
+
+    retrieval: float
+    alignment: float
+    uniformity: float
+
+
+def view_statistics(
     encoder: backbones.Encoder,
     images: ImageSet,
     pipeline: Any,
@@ -221,10 +236,8 @@ def retrieval(
     n: int = 500,
     seed: int = 0,
     device: str = "auto",
-) -> float:
-    """Share of images whose second view is nearest to their first among n images: 1/n by chance, 1 at best.
-
-    The direct sign that training works: it needs no label, and an untrained encoder gives its own level.
+) -> ViewStatistics:
+    """Retrieval, alignment and uniformity: the direct signs that training works; an untrained encoder has its own level.
 
     Args:
         encoder: in eval mode inside; embeddings are the ones trained on (with the head).
@@ -249,7 +262,13 @@ def retrieval(
             both.append(torch.cat(parts))
     encoder.cpu().train(was)
     nearest = (both[0] @ both[1].T).argmax(1).cpu()
-    return float((nearest == torch.arange(len(at))).double().mean())
+    cosines = (both[0] @ both[0].T).double()
+    others = ~torch.eye(len(at), dtype=torch.bool, device=on)
+    return ViewStatistics(
+        retrieval=float((nearest == torch.arange(len(at))).double().mean()),
+        alignment=float((both[0] * both[1]).sum(1).double().mean()),
+        uniformity=float((4 * cosines - 4)[others].exp().mean().log()),
+    )
 
 
 def _labels(train_set: ImageSet, test_set: ImageSet) -> tuple[Tensor, Tensor]:

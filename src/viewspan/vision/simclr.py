@@ -42,7 +42,7 @@ class TrainRun:
         no_signal: True if the loss never left log(M + 1) by more than 3 standard errors over the last steps;
             None if there were too few steps to tell.
         images_per_second: images of the set that passed in a second (two or more views each), checkpoints left out.
-        history: ``epoch``, ``loss``, ``loss_minus_log_m``, ``images_per_second``.
+        history: ``epoch``, ``loss``, ``loss_minus_log_m``, ``alignment``, ``uniformity``, ``images_per_second``.
         folder: the run's folder, or None.
         record: the run's record, or None without a folder.
         reused: the folder already held this finished run.

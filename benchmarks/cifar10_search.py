@@ -1,10 +1,10 @@
 """The search behind the `cpu` profile of the CIFAR-10 experiment: one cell, ResNet-18 under `all`, one change at a time.
 
-    python benchmarks/cifar10_search.py --data FOLDER --out DIR [--epochs 8] [--jobs 2]
+    python benchmarks/cifar10_search.py --data FOLDER --out DIR [--epochs 5] [--jobs 2]
 
 Every trial trains on all images for the same few epochs with the learning rate falling to 0, and is judged by the
-linear probe on a fifth of the training images that it did not train on: the test set is not looked at. A round changes
-one thing about the best trial so far. Interrupted trials go on where they stopped; finished ones are reused.
+linear probe on a fifth of the training images that it did not train on: the test set is not looked at. Each trial of a round
+changes one thing about the best trial of the rounds before. Interrupted trials go on where they stopped; finished ones are reused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ from viewspan.experiments.cells import Cell
 START: dict[str, Any] = {
     "batch_size": 256, "lr": 1e-3, "temperature": 0.5, "pairs": "two-views", "head": "none", "weight_decay": 1e-4,
 }  # fmt: skip
-ROUNDS: list[tuple[str, list[Any]]] = [
-    ("temperature", [0.2, 0.1]),
-    ("lr", [3e-4, 3e-3]),
-    ("batch_size", [512]),
-    ("pairs", ["clean-view"]),
-    ("head", ["mlp"]),
-    ("weight_decay", [0.0]),
+ROUNDS: list[list[dict[str, Any]]] = [
+    [{}, {"temperature": 0.2}, {"lr": 3e-3}, {"batch_size": 512, "lr": 2e-3}],
+    [{"temperature": 0.1}, {"pairs": "clean-view"}],
+    [{"head": "mlp"}, {"weight_decay": 0.0}],
 ]
 
 
@@ -64,38 +61,37 @@ def main() -> None:
     )
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     store = records.Store(given.out)
     best: dict[str, Any] = {}
-    score, seen = -1.0, set()
+    score = -1.0
 
-    for name, values in [("start", [None]), *ROUNDS]:
-        trials = [START if name == "start" else best | {name: value} for value in values]
+    for number, changes in enumerate(ROUNDS, 1):
+        trials = [START | best | change for change in changes]
         cells = [
             Cell("cifar10_search", cifar10.complete({
                 "data": given.data, "encoder": {"name": "resnet18"}, "views": "all", "schedule": "cosine", "seed": 0,
-                "epochs": given.epochs, "precision": "auto", "profile": "search", **changes,
+                "epochs": given.epochs, "precision": "auto", "profile": "search", **chosen,
             }))
-            for changes in trials
+            for chosen in trials
         ]  # fmt: skip
         done = sweep.run(cells, trial, store, jobs=given.jobs)
         for outcome in done.failed:
             print(f"failed: {outcome.name}: {outcome.error}", flush=True)
         for record in done.records:
             chosen = {key: record.settings[key] for key in START}
-            if repr(chosen) in seen:
-                continue
-            seen.add(repr(chosen))
             r = record.result
             print(
-                f"{name:<12} {chosen}  probe {r['probe_accuracy']:.4f}  kNN {r['knn_accuracy']:.4f}  "
+                f"round {number}: {chosen}  probe {r['probe_accuracy']:.4f}  kNN {r['knn_accuracy']:.4f}  "
                 f"untrained {r['untrained_accuracy']:.4f}  loss {r['training_loss']:.4f}  {record.seconds:.0f} s",
                 flush=True,
             )
-            if r["probe_accuracy"] > score:
-                best, score = chosen, r["probe_accuracy"]
+        for record in done.records:
+            if record.result["probe_accuracy"] > score:
+                best = {key: record.settings[key] for key in START}
+                score = record.result["probe_accuracy"]
     print(f"best: {best}, probe {score:.4f} on held-out training images", flush=True)
 
 

@@ -181,7 +181,10 @@ class Loop:
                     continue
                 stop = self.whole.any(pending.signum, self.on)
                 if stop or self.step == self.steps or time.monotonic() - saved >= save_seconds:
-                    self._save(folder)
+                    try:
+                        self._save(folder)
+                    except checks.RunFailed as error:
+                        raise checks.RunFailed(f"step {self.step}: {error}{self.kept}") from error
                     saved = time.monotonic()
                 if stop and self.step < self.steps:
                     self.whole.wait()

@@ -53,8 +53,8 @@ def diagnose(z: metrics.Rows, h: metrics.Rows, law: pairs.PairLaw) -> Diagnosis:
     Args:
         z: latents, unit rows, shape (n, d), n >= 200; independent draws, in any order.
         h: recovered map f(g(z)), unit rows, shape (n, k).
-        law: the pair law; its held coordinates say what can go wrong. With full support, or everything held, only
-            isometry, fold, collapse and unresolved are distinguished.
+        law: the pair law, which describes itself; its held coordinates say what can go wrong. With full support,
+            or everything held, only isometry, fold, collapse and unresolved are distinguished.
 
     Returns:
         `Diagnosis`. Its evidence:
@@ -73,6 +73,7 @@ def diagnose(z: metrics.Rows, h: metrics.Rows, law: pairs.PairLaw) -> Diagnosis:
 
     Raises:
         ValueError: for rows that are not unit, do not match the law, or are too few.
+        TypeError: for a law that does not say what it holds (`pairs.described`).
 
     Example:
         >>> import torch
@@ -92,18 +93,13 @@ def diagnose(z: metrics.Rows, h: metrics.Rows, law: pairs.PairLaw) -> Diagnosis:
     if len(a) < 200 or len(a) < 4 * (a.shape[1] + b.shape[1]):
         needed = max(200, 4 * (a.shape[1] + b.shape[1]))
         raise ValueError(f"z must have at least {needed} rows to be diagnosed, got {len(a)}")
-    m = _held(law)
+    m = pairs.described(law).n_fixed
     split = m if 0 < m < law.dim else 0
     evidence = _everywhere(a, b, m)
     if split:
         evidence |= _squeeze(a, b, split) | _fibres(a, b, split)
     kind = _kind(evidence, split, law.dim)
     return Diagnosis(kind, evidence, _sentence(kind, evidence))
-
-
-def _held(law: pairs.PairLaw) -> int:
-    held = getattr(law, "held", law)
-    return int(getattr(held, "n_fixed", 0))
 
 
 def _everywhere(z: Floats, h: Floats, m: int) -> dict[str, float]:

@@ -71,8 +71,8 @@ def asymptotic_loss(
 
     Args:
         h: the recovered map f∘g on latents, (n, d) → (n, k) unit vectors; an encoder must be in eval mode.
-        law: any pair law. `FullSupport`, `FixedLatents` and `Mixture` with d <= 4 use quadrature; all others need
-            `sample`, and `sample_support` where ρ > 0.
+        law: any pair law. With d <= 4, one that describes itself without a turn goes by quadrature; all others
+            by draws, and need `sample_support` where ρ > 0.
         temperature: τ > 0.
         rho: share ρ of negatives on the anchor's fibre.
         tolerance: largest accepted difference of two quadrature rules, nats; a map too rough for it is refused.
@@ -95,25 +95,27 @@ def asymptotic_loss(
     rho = checks.number("rho", rho, low=0, high=1)
     checks.number("tolerance", tolerance, low=0, open_low=True)
     checks.integer("seed", seed, low=0)
-    smooth = isinstance(law, pairs.FullSupport | pairs.FixedLatents | pairs.Mixture)
-    if smooth and law.dim in _LEVELS and not isinstance(law, pairs.Tagged):
-        return _by_quadrature(h, law, tau, rho, tolerance, dtype)
+    model = _smooth(law)
+    if model is not None:
+        return _by_quadrature(h, model, tau, rho, tolerance, dtype)
     return _by_replicates(h, law, tau, rho, dtype, seed)
 
 
+def _smooth(law: pairs.PairLaw) -> Model | None:
+    """The model of a law whose positives have a density on a grid of few dimensions; None for any other."""
+    try:
+        model = models.of(law)
+    except (TypeError, ValueError):  # it does not say, or not in these terms: it can still draw
+        return None
+    return model if model.dim in _LEVELS and model.sigma == 0 else None
+
+
 def _by_quadrature(
-    h: Callable[[Tensor], Tensor],
-    law: pairs.PairLaw,
-    tau: float,
-    rho: float,
-    tolerance: float,
-    dtype: torch.dtype,
+    h: Callable[[Tensor], Tensor], model: Model, tau: float, rho: float, tolerance: float, dtype: torch.dtype
 ) -> AsymptoticLoss:
-    full = isinstance(law, pairs.FullSupport) or getattr(law, "n_fixed", None) == 0
-    rho = 0.0 if full else rho  # with full support the fibre is the sphere
-    model = models.of(law)
+    rho = 0.0 if model.everywhere else rho  # with full support the fibre is the sphere
     last: AsymptoticLoss | None = None
-    for n in _LEVELS[law.dim]:
+    for n in _LEVELS[model.dim]:
         grid = _Grid.of(model, n)
         alignment, uniformity, mass = grid.terms(grid.evaluate(h, dtype), tau, rho)
         loss = uniformity - alignment / tau
@@ -170,7 +172,7 @@ class _Grid:
         model = self.model
         weight = (self.fibre_weight[:, None] * self.point_weight).reshape(-1)
         alignment = mass = 0.0
-        log_fibre = np.empty(0)
+        log_fibre = log_everywhere = np.empty(0)
         if model.share < 1 or rho > 0:
             gram = y @ y.transpose(0, 2, 1)
             if model.share < 1:
@@ -178,14 +180,11 @@ class _Grid:
             if rho > 0:
                 log_w = np.log(self.point_weight)
                 log_fibre = special.logsumexp(gram / tau + log_w, axis=2).reshape(-1)
-        log_everywhere = np.empty(0)
         if model.share > 0 or rho < 1:
             log_everywhere, moved, moved_mass = self._everywhere(y, tau, weight)
             alignment = (1 - model.share) * alignment + model.share * moved
             mass = (1 - model.share) * mass + model.share * moved_mass
-        log_negatives = log_everywhere if rho == 0 else log_fibre
-        if 0 < rho < 1:
-            log_negatives = np.logaddexp(math.log(rho) + log_fibre, math.log1p(-rho) + log_everywhere)
+        log_negatives = quadrature.log_mixture(rho, lambda: log_fibre, lambda: log_everywhere)
         return alignment, float(weight @ log_negatives), mass
 
     def _held(self, gram: Floats) -> tuple[float, float]:
@@ -267,19 +266,16 @@ def _replicate(
     anchor, positive = _values(h, z), _values(h, law.sample(z, rng))
     alignment = float((anchor * positive).sum(1).mean())
     z, anchor = z[:n], anchor[:n]  # the head of a Sobol sequence is one itself
-    log_negatives, bias = np.empty(0), np.zeros(n)
+    log_fibre, log_everywhere, bias = np.empty(0), np.empty(0), np.zeros(n)
     if rho < 1:
         others = _values(h, _sobol(law.dim, _NEGATIVES, seed=2 * (seed * _REPLICATES + i) + 1).to(dtype))
         log_everywhere, bias = _log_mean(anchor @ others.T / tau)
-        log_negatives = log_everywhere
     if rho > 0:
         support = law.sample_support(z, _FIBRE_NEGATIVES, rng)  # type: ignore[attr-defined]
         near = _values(h, support.reshape(-1, law.dim)).reshape(n, _FIBRE_NEGATIVES, -1)
         log_fibre, fibre_bias = _log_mean(np.einsum("nk,njk->nj", anchor, near) / tau)
         log_fibre = log_fibre + fibre_bias  # independent draws: the leading bias is known and removed
-        log_negatives = log_fibre
-        if rho < 1:
-            log_negatives = np.logaddexp(math.log(rho) + log_fibre, math.log1p(-rho) + log_everywhere)
+    log_negatives = quadrature.log_mixture(rho, lambda: log_fibre, lambda: log_everywhere)
     return alignment, float(log_negatives.mean()), float(bias.mean())
 
 

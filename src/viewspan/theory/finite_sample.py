@@ -47,34 +47,27 @@ def _coefficient(log_positive: Floats, log_square: Floats, weight: Floats) -> fl
 
 def _log_moment(model: Model, tau: float, rho: float, lam: float, phi: Floats, n: int) -> Floats:
     """log E_neg e^⟨h(z), h'⟩/τ at each latitude."""
-    if model.ell == 0:
-        fibre = np.full_like(phi, 1 / tau)
-        everywhere = np.full_like(phi, float(sphere.log_phi(model.dim, 1 / tau)))
-    else:
-        fibre = np.sin(phi) ** 2 / tau + sphere.log_phi(model.ell, np.cos(phi) ** 2 / tau)
-        if lam in (0, 1, np.inf):
-            kept = {0: model.m, 1: model.dim, np.inf: model.ell}[lam]
-            everywhere = np.full_like(phi, float(sphere.log_phi(kept, 1 / tau)))
-        else:
-            everywhere = squeeze.log_everywhere(model, tau, np.array([lam]), phi[None], n)[0]
-    if rho in (0, 1):
-        return fibre if rho else everywhere
-    return np.logaddexp(np.log(rho) + fibre, np.log1p(-rho) + everywhere)
+
+    def everywhere() -> Floats:
+        if lam not in (0, 1, np.inf) and model.ell:
+            return squeeze.log_everywhere(model, tau, np.array([lam]), phi[None], n)[0]
+        kept = {0: model.m, np.inf: model.ell}.get(lam, model.dim)
+        return np.full_like(phi, sphere.log_phi(kept, 1 / tau))
+
+    return quadrature.log_mixture(rho, lambda: model.log_fibre(phi, tau), everywhere)
 
 
 def _log_positive(model: Model, tau: float, lam: float, t: Floats, phi: Floats, n: int) -> Floats:
     """log E e^⟨h(z), h(z⁺)⟩/τ at each latitude."""
-    parts = []
-    if model.share < 1:
-        held = np.full_like(t, 1 / tau)
-        if model.ell:
-            c = model.fibre_concentration(t)
-            held = np.sin(phi) ** 2 / tau - sphere.log_phi(model.ell, c)
-            held = held + sphere.log_phi(model.ell, c + np.cos(phi) ** 2 / tau)
-        parts.append(np.log1p(-model.share) + held)
-    if model.share > 0:
-        parts.append(np.log(model.share) + _log_moved(model, tau, lam, t, phi, n))
-    return parts[0] if len(parts) == 1 else np.logaddexp(*parts)
+
+    def held() -> Floats:
+        if model.ell == 0:
+            return np.full_like(t, 1 / tau)
+        c = model.fibre_concentration(t)
+        free = sphere.log_phi(model.ell, c + np.cos(phi) ** 2 / tau) - sphere.log_phi(model.ell, c)
+        return np.sin(phi) ** 2 / tau + free
+
+    return quadrature.log_mixture(1 - model.share, held, lambda: _log_moved(model, tau, lam, t, phi, n))
 
 
 def _log_moved(model: Model, tau: float, lam: float, t: Floats, phi: Floats, n: int) -> Floats:

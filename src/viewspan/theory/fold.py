@@ -9,10 +9,12 @@ A fold h(u, v) = (‖u‖, v), for one held coordinate u → |u|, is an exact mi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from viewspan import checks, pairs, sphere
+from viewspan.theory import model as models
 from viewspan.theory import quadrature, squeeze
 from viewspan.theory.model import Model
 
@@ -20,14 +22,14 @@ _RULES = (24, 36, 54, 81, 122, 183, 274, 411)
 _TOLERANCE = 1e-8
 
 
-def fold_cost(law: pairs.FullSupport, *, temperature: float, n_folded: int = 1) -> float:
+def fold_cost(law: pairs.PairLaw, *, temperature: float, n_folded: int = 1) -> float:
     r"""How far a fold's standard loss lies above that of an isometry on full-support pairs, nats at M → ∞.
 
     The unit in which a trained map's excess on moved pairs is judged: 0 at an isometry, 1 at an exact fold. It is a
     necessary sign of a fold only: other maps cost as much.
 
     Args:
-        law: the moved pairs.
+        law: the moved pairs, full support in each.
         temperature: τ > 0.
         n_folded: coordinates of which only the length is kept, 1 <= n_folded < d.
 
@@ -42,18 +44,19 @@ def fold_cost(law: pairs.FullSupport, *, temperature: float, n_folded: int = 1) 
         0.268
     """
     tau = checks.number("temperature", temperature, low=0, open_low=True)
-    checks.integer("n_folded", n_folded, low=1, high=law.dim - 1)
-    model = Model(law.dim, n_folded, 0.0, "subsphere", share=1.0, kappa_moved=law.kappa)
-    isometry = float(sphere.log_phi(law.dim, 1 / tau) - sphere.mean_cosine(law.dim, law.kappa) / tau)
+    moved = models.of(law)
+    if moved.share < 1:
+        raise ValueError(f"law must have full support in every pair, got {law}")
+    checks.integer("n_folded", n_folded, low=1, high=moved.dim - 1)
+    model = replace(moved, m=n_folded)
+    isometry = float(sphere.log_phi(model.dim, 1 / tau)) - model.orthogonal_alignment() / tau
     last = math.inf
     for n in _RULES:
         now = _loss(model, tau, n) - isometry
         if abs(now - last) <= _TOLERANCE * max(1, abs(isometry)):
             return now
         last = now
-    raise checks.RunFailed(
-        f"quadrature of the fold did not settle for dim={law.dim}, kappa={law.kappa:g}, temperature={tau:g}"
-    )
+    raise checks.RunFailed(f"quadrature of the fold did not settle for {law} and temperature={tau:g}")
 
 
 def _loss(model: Model, tau: float, n: int) -> float:

@@ -115,6 +115,7 @@ def squeeze_slope(model: models.Model, tau: float, rho: float, n: int = _NODES) 
 
 
 def _held(law: pairs.FixedLatents) -> models.Model:
-    if not isinstance(law, pairs.FixedLatents) or not 1 <= law.n_fixed < law.dim:
-        raise ValueError(f"law must be FixedLatents that hold 1..{law.dim - 1} coordinates, got {law}")
-    return models.of(law)
+    model = models.of(law)
+    if model.everywhere or model.share or model.sigma or model.ell == 0:
+        raise ValueError(f"law must hold 1..{model.dim - 1} coordinates in every pair, got {law}")
+    return model

@@ -23,12 +23,13 @@ class Model:
 
     Attributes:
         dim: d.
-        m: held coordinates, 1..d; 1 for full support, where the split only names coordinates.
+        m: held coordinates, 1..d; 1 where every pair has full support and the split only names coordinates.
         kappa: κ of the fibre draw.
         convention: ``ambient`` (κr² on the fibre) or ``subsphere`` (κ).
         share: probability ε of a full-support pair.
         kappa_moved: κ of a full-support pair.
         sigma: standard deviation of the turn after the fibre draw, radians.
+        everywhere: the fibre is the whole sphere.
     """
 
     dim: int
@@ -38,6 +39,7 @@ class Model:
     share: float = 0.0
     kappa_moved: float = 0.0
     sigma: float = 0.0
+    everywhere: bool = False
 
     @property
     def ell(self) -> int:
@@ -56,6 +58,12 @@ class Model:
     def fibre_cosine(self, t: Floats) -> Floats:
         """A_ℓ(c): the mean cosine between the anchor's free direction and the positive's."""
         return sphere.mean_cosine(self.ell, self.fibre_concentration(t)) if self.ell else np.ones_like(t)
+
+    def log_fibre(self, angle: Floats, tau: float) -> Floats:
+        """log E e^⟨h, h'⟩/τ over a fibre whose image has the latitude `angle`."""
+        if self.ell == 0:
+            return np.full_like(angle, 1 / tau)
+        return np.sin(angle) ** 2 / tau + sphere.log_phi(self.ell, np.cos(angle) ** 2 / tau)
 
     def held_alignment(self, n: int = 64) -> float:
         """a_K = E⟨z, z⁺⟩ of a held pair, E[s + r²·A_ℓ(c)]; 1 where everything is held."""
@@ -80,39 +88,26 @@ class Model:
 
 
 def of(law: object) -> Model:
-    """The model of a pair law.
+    """The model of a pair law, from what the law says of itself.
 
     Raises:
-        TypeError: for a law without known closed forms.
+        TypeError: for a law that does not describe itself, or is two laws for two losses.
+        ValueError: for one whose full-support pairs have no single concentration.
     """
-    if isinstance(law, pairs.Tagged):
+    d = pairs.described(law)
+    if d.tagged:
         raise TypeError(
-            "law must say one positive law for one loss, got Tagged: predict its parts, "
+            f"law must say one positive law for one loss, got {type(law).__name__}: predict its parts, "
             "predict(law.held, rho=1.0) and predict(law.moved), whose losses the tagged loss adds"
         )
-    if isinstance(law, pairs.FullSupport):
-        return Model(law.dim, 1, 0.0, "subsphere", share=1.0, kappa_moved=law.kappa)
-    if isinstance(law, pairs.FixedLatents):
-        if law.n_fixed == 0:
-            return Model(law.dim, 1, 0.0, "subsphere", share=1.0, kappa_moved=law.kappa)
-        return Model(law.dim, law.n_fixed, law.kappa, law.convention)
-    if isinstance(law, pairs.Mixture):
-        held, moved = law.held, law.moved
-        if held.n_fixed == 0 and held.kappa != moved.kappa and 0 < law.share < 1:
-            raise ValueError(
-                "law must hold at least one coordinate in a Mixture to be predicted, got n_fixed=0"
-            )
-        m, kappa = max(held.n_fixed, 1), held.kappa
-        share = law.share if held.n_fixed else 1.0
-        kappa_moved = moved.kappa if held.n_fixed or law.share > 0 else held.kappa
-        return Model(law.dim, m, kappa, held.convention, share, kappa_moved)
-    if isinstance(law, pairs.Jittered):
-        held = law.held
-        return Model(law.dim, held.n_fixed, held.kappa, held.convention, sigma=law.sigma)
-    raise TypeError(
-        f"law must be FullSupport, FixedLatents, Mixture or Jittered to be predicted, got {type(law).__name__}; "
-        "asymptotic_loss evaluates any map under any law"
-    )
+    if d.share > 0 and d.kappa_moved is None:
+        raise ValueError(
+            f"law must have one concentration of its full-support pairs to be predicted, got {law}"
+        )
+    return Model(
+        d.dim, max(d.n_fixed, 1), d.kappa or 0.0, d.convention or "subsphere", d.share, d.kappa_moved or 0.0, d.sigma,
+        everywhere=d.n_fixed == 0,
+    )  # fmt: skip
 
 
 def floor(dim: int, *, temperature: float) -> float:

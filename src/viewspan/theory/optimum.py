@@ -70,20 +70,13 @@ class Squeeze:
 
 def orthogonal_loss(model: Model, tau: float, rho: float, n: int) -> float:
     """L∞ of an orthogonal map by a rule of n nodes."""
-    everywhere = float(sphere.log_phi(model.dim, 1 / tau))
-    alignment = model.orthogonal_alignment(n)
-    if rho == 0:
-        return everywhere - alignment / tau
-    if model.ell == 0:
-        fibre = np.array([1 / tau])
-        weight = np.ones(1)
-    else:
-        rule = model.rule(n)
-        weight = rule.weight
-        fibre = np.sin(rule.t) ** 2 / tau + sphere.log_phi(model.ell, np.cos(rule.t) ** 2 / tau)
-    if rho < 1:
-        fibre = np.logaddexp(np.log(rho) + fibre, np.log1p(-rho) + everywhere)
-    return float(weight @ fibre) - alignment / tau
+    rule = model.rule(n)
+    negatives = quadrature.log_mixture(
+        rho,
+        lambda: model.log_fibre(rule.t, tau),
+        lambda: np.full_like(rule.t, sphere.log_phi(model.dim, 1 / tau)),
+    )
+    return float(rule.weight @ negatives) - model.orthogonal_alignment(n) / tau
 
 
 def best_squeeze(problem: Problem, n: int, near: float | None) -> Squeeze:

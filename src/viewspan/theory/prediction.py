@@ -99,7 +99,7 @@ def predict(law: pairs.PairLaw, *, temperature: float, rho: float = 0.0) -> Pred
     Reference: arXiv 2606.04280, Theorems 4.4, 4.5 and 4.6.
 
     Args:
-        law: `FullSupport`, `FixedLatents`, `Mixture` or `Jittered`.
+        law: a pair law that describes itself: `FullSupport`, `FixedLatents`, `Mixture`, `Jittered` or an own one.
         temperature: τ > 0.
         rho: ρ in [0, 1], share of the negatives drawn on the anchor's own fibre: 0 the standard loss,
             1 the support-corrected one. With full support the fibre is the sphere and ρ changes nothing.
@@ -109,7 +109,7 @@ def predict(law: pairs.PairLaw, *, temperature: float, rho: float = 0.0) -> Pred
 
     Raises:
         ValueError: for a temperature or ρ out of range, or ρ > 0 with a law whose fibre is not known.
-        TypeError: for a law without closed forms.
+        TypeError: for a law that does not describe itself, or `Tagged`, which is two laws for two losses.
         RunFailed: if two quadrature rules never agree.
 
     Example:
@@ -121,38 +121,32 @@ def predict(law: pairs.PairLaw, *, temperature: float, rho: float = 0.0) -> Pred
     start = time.perf_counter()
     tau = checks.number("temperature", temperature, low=0, open_low=True)
     rho = checks.number("rho", rho, low=0, high=1)
-    if isinstance(law, pairs.Jittered) and law.sigma == 0:
-        law = law.held
-    model = models.of(law)
-    if isinstance(law, pairs.Jittered) and rho > 0:
+    model, said = models.of(law), pairs.described(law)
+    if model.sigma > 0 and rho > 0:
         raise ValueError(
-            f"rho must be 0 for Jittered pairs, whose fibre is not a sphere of free latents, got {rho:g}"
+            f"rho must be 0 for turned pairs ({type(law).__name__}), whose fibre is not a sphere of free latents, "
+            f"got {rho:g}"
         )
-    full = (
-        isinstance(law, pairs.FullSupport)
-        or getattr(law, "n_fixed", None) == 0
-        or (model.share == 1 and rho == 0)
-    )
+    full = model.everywhere or (model.share == 1 and rho == 0)
     problem = Problem(model, tau, 0.0 if full else rho, full)
     numbers, errors, rule = _agreeing(problem)
     verdict = judge(problem, numbers, errors["orthogonal_loss"] + errors.get("loss", 0.0))
     coefficients = _coefficients(problem, numbers, rule)
-    jittered = isinstance(law, pairs.Jittered)
     return Prediction(
         dim=model.dim,
-        n_fixed=0 if isinstance(law, pairs.FullSupport) else getattr(getattr(law, "held", law), "n_fixed", 0),
-        kappa=getattr(getattr(law, "held", law), "kappa", model.kappa_moved),
+        n_fixed=said.n_fixed,
+        kappa=model.kappa if said.n_fixed else model.kappa_moved,
         temperature=tau,
         rho=rho,
-        convention=getattr(getattr(law, "held", law), "convention", None),
+        convention=said.convention,
         orthogonal_loss=numbers.orthogonal,
         floor=floor(model.dim, temperature=tau) if rho == 0 else None,
         squeeze=numbers.squeeze,
         finite_m_coefficient=coefficients,
         error=max(errors.values()),
         errors=errors,
-        share=model.share if isinstance(law, pairs.Mixture) else None,
-        sigma=model.sigma if jittered else None,
+        share=model.share if said.n_fixed and model.share else None,
+        sigma=model.sigma or None,
         ms=1e3 * (time.perf_counter() - start),
         **vars(verdict),
     )

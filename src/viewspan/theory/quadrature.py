@@ -7,6 +7,7 @@ The latitude t in [0, π/2] has density ∝ sin^(m-1) t · cos^(ℓ-1) t under t
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -193,6 +194,15 @@ def log_sum(x: Floats) -> Floats:
     top = np.maximum(x.max(-1, keepdims=True), np.finfo(float).min)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.exp(x - top).sum(-1)) + top[..., 0])
+
+
+def log_mixture(rho: float, fibre: Callable[[], Floats], everywhere: Callable[[], Floats]) -> Floats:
+    """log(ρ·e^fibre + (1 − ρ)·e^everywhere), the mean over the negatives; what ρ does not need is not computed."""
+    if rho == 0:
+        return everywhere()
+    if rho == 1:
+        return fibre()
+    return np.logaddexp(np.log(rho) + fibre(), np.log1p(-rho) + everywhere())
 
 
 def log_phi_scaled(n: int, a: Floats, largest: float) -> Floats:

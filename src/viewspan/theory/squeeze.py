@@ -57,14 +57,13 @@ def terms(model: Model, tau: float, rho: float, lam: npt.ArrayLike, n: int) -> T
 
 def _log_negatives(model: Model, tau: float, rho: float, lam: Floats, phi: Floats, n: int) -> Floats:
     """log E_neg e^⟨h(z), h'⟩/τ at each outer node."""
-    v = np.cos(phi) ** 2
-    if rho == 0:
-        return log_everywhere(model, tau, lam, phi, n)
-    fibre = 1 / tau + quadrature.log_phi_scaled(model.ell, v / tau, 1 / tau)  # (u + v)/τ = 1/τ
-    if rho == 1:
-        return fibre
-    everywhere = log_everywhere(model, tau, lam, phi, n)
-    return np.logaddexp(np.log(rho) + fibre, np.log1p(-rho) + everywhere)
+    return quadrature.log_mixture(
+        rho,
+        lambda: (
+            1 / tau + quadrature.log_phi_scaled(model.ell, np.cos(phi) ** 2 / tau, 1 / tau)
+        ),  # (u + v)/τ = 1/τ
+        lambda: log_everywhere(model, tau, lam, phi, n),
+    )
 
 
 def log_everywhere(model: Model, tau: float, lam: Floats, phi: Floats, n: int) -> Floats:
@@ -116,11 +115,12 @@ def half_width(tau: float, n: int) -> float:
 
 def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:
     """lim λ → 0 of L(h_λ): only u is kept, h = u/‖u‖."""
-    alignment, kernel = 1.0, float(sphere.log_phi(model.m, 1 / tau))
+    alignment, everywhere = 1.0, sphere.log_phi(model.m, 1 / tau)
     if model.share > 0:
         weight, cos_u, _, _, _ = moved_kernel(model, n)
         alignment = 1 - model.share + model.share * float((weight * cos_u).sum())
-    return -alignment / tau + mixed(rho, 1 / tau, kernel)
+    negatives = quadrature.log_mixture(rho, lambda: np.array(1 / tau), lambda: everywhere)
+    return -alignment / tau + float(negatives)
 
 
 def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
@@ -132,13 +132,6 @@ def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
         alignment += model.share * float((weight * cos_v).sum())
     kernel = float(sphere.log_phi(model.ell, 1 / tau))
     return -alignment / tau + kernel
-
-
-def mixed(rho: float, fibre: float, everywhere: float) -> float:
-    """log(ρ·e^fibre + (1 − ρ)·e^everywhere)."""
-    if rho in (0, 1):
-        return fibre if rho else everywhere
-    return float(np.logaddexp(np.log(rho) + fibre, np.log1p(-rho) + everywhere))
 
 
 def recovery(model: Model, lam: float, n: int) -> float:

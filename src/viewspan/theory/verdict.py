@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from viewspan import sphere
-from viewspan.theory import squeeze
+from viewspan.theory import quadrature
 from viewspan.theory.model import floor
 from viewspan.theory.optimum import Problem, Squeeze
 
@@ -108,8 +108,10 @@ def _rivals(problem: Problem, numbers: Numbers) -> dict[str, float]:
             v = np.minimum(1, tau * c)
             fibre = sphere.log_phi(model.ell, v / tau) - v * model.fibre_cosine(rule.t) / tau
             rivals["rescaled"] = float(rule.weight @ fibre)
-        everywhere = float(sphere.log_phi(model.dim, 1 / tau))
-        rivals["spreading"] = squeeze.mixed(rho, 1 / tau, everywhere) - 1 / tau
+        negatives = quadrature.log_mixture(
+            rho, lambda: np.array(1 / tau), lambda: sphere.log_phi(model.dim, 1 / tau)
+        )
+        rivals["spreading"] = float(negatives) - 1 / tau
     if numbers.squeeze.loss is not None and not problem.everything_held:
         rivals["squeeze"] = numbers.squeeze.loss
     return {**rivals, "constant": 0.0}

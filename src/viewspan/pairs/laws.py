@@ -1,116 +1,20 @@
-"""Pair laws: how a positive z⁺ is drawn for an anchor z on the sphere, and what that leaves unmoved.
-
-A law satisfies the diversity condition iff the uniform law of the latents is absolutely continuous with respect to
-P(z⁺|z) for almost every z: then positives reach everything (arXiv 2606.04280, section 4).
-
-An own law is a subclass of `PairLaw` with three members::
-
-    class Antipodal(PairLaw):
-        dim = 3
-        diversity = Diversity(False, 0, 2, "z⁺ is ±z: two points")
-
-        def sample(self, z, generator):
-            flip = torch.rand(z.shape[:-1], generator=generator, device=z.device) < 0.5
-            return torch.where(flip[..., None], -z, z)
-"""
+"""The pair laws of the paper, and those beyond it."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from viewspan import checks, sphere
+from viewspan.pairs.law import CONVENTIONS, Convention, DescribedLaw, Description, PairBatch
 
-Convention = Literal["ambient", "subsphere"]
-CONVENTIONS = ("ambient", "subsphere")
-
-
-class Diversity(NamedTuple):
-    """Whether the diversity condition holds, the dimensions of P(z⁺|z)'s support and of the sphere, and why."""
-
-    holds: bool
-    support_dim: int
-    latent_dim: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class PairBatch:
-    """A batch of positive pairs.
-
-    Attributes:
-        anchor: z, unit vectors, shape (n, d).
-        positive: z⁺, unit vectors, shape (n, d).
-        group: fibre of each pair, integers of shape (n,), or None where anchors are independent; −1 marks a pair
-            that shares its fibre with no other (the moved pairs of `Tagged`).
-        moved: True where the pair is known to come from the full-support law, shape (n,); None where unknown.
-    """
-
-    anchor: Tensor
-    positive: Tensor
-    group: Tensor | None = None
-    moved: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.anchor)
-
-
-@runtime_checkable
-class PairLaw(Protocol):
-    """What a pair law is. Subclass it to inherit `batch`; `sample_support` is needed for grouped batches only."""
-
-    dim: int
-
-    @property
-    @abstractmethod
-    def diversity(self) -> Diversity:
-        """Whether the diversity condition holds, and the reason."""
-        ...
-
-    @abstractmethod
-    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        """One positive for each anchor; z and the result are unit vectors of shape (..., d)."""
-        ...
-
-    def batch(self, n: int, *, group_size: int | None = None, generator: torch.Generator) -> PairBatch:
-        """n pairs with uniform anchors, independent or `group_size` to a fibre.
-
-        With groups, a fibre is that of a uniform z and its anchors are uniform on it. Given the fibre, the positives
-        of the other members are independent and uniform on it, whatever the anchor's own positive: they serve as
-        the negatives of the support-corrected loss at no further encoder row.
-
-        Args:
-            n: number of pairs, >= 1.
-            group_size: pairs on each fibre, >= 2, a divisor of n; None draws every anchor by itself.
-            generator: the source of randomness; the batch lies on its device.
-
-        Returns:
-            `PairBatch` of n pairs; the members of a group are adjacent.
-        """
-        checks.integer("n", n, low=1)
-        if group_size is None:
-            z = sphere.uniform(n, self.dim, generator=generator)
-            return PairBatch(z, self.sample(z, generator))
-        checks.integer("group_size", group_size, low=2)
-        if n % group_size:
-            raise ValueError(f"group_size must divide the batch size {n}, got {group_size}")
-        support = getattr(self, "sample_support", None)
-        if support is None:
-            raise TypeError(
-                f"group_size needs a law with sample_support(z, n, generator); {type(self).__name__} has none"
-            )
-        fibres = sphere.uniform(n // group_size, self.dim, generator=generator)
-        z = support(fibres, group_size, generator).reshape(n, self.dim)
-        group = torch.arange(n // group_size, device=z.device).repeat_interleave(group_size)
-        return PairBatch(z, self.sample(z, generator), group)
+__all__ = ["FixedLatents", "FullSupport", "Jittered", "Mixture", "Tagged"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullSupport(PairLaw):
+class FullSupport(DescribedLaw):
     """z⁺ ~ vMF(z, κ) on the whole sphere: the diversity condition holds for every κ ≥ 0.
 
     Holding is not yet recovery: Theorem 4.4 of arXiv 2606.04280 needs κ = 1/τ.
@@ -127,10 +31,8 @@ class FullSupport(PairLaw):
         checks.integer("dim", self.dim, low=2)
         checks.number("kappa", self.kappa, low=0)
 
-    @property
-    def diversity(self) -> Diversity:
-        d = self.dim - 1
-        return Diversity(True, d, d, "every positive has a positive density on the whole sphere")
+    def describe(self) -> Description:
+        return Description(dim=self.dim, share=1.0, kappa_moved=self.kappa)
 
     def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """One von Mises-Fisher positive for each anchor, shape (..., d)."""
@@ -149,7 +51,7 @@ class FullSupport(PairLaw):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedLatents(PairLaw):
+class FixedLatents(DescribedLaw):
     """The first m coordinates u of z = (u, v) are held; v moves on the sphere of its own radius r = ‖v‖.
 
     z⁺ = (u, r·w) lies on the fibre K(z), a sphere of dimension d − m − 1. The two conventions are different laws:
@@ -181,18 +83,10 @@ class FixedLatents(PairLaw):
         checks.integer("n_fixed", self.n_fixed, low=0, high=self.dim)
         checks.choice("convention", self.convention, CONVENTIONS)
 
-    @property
-    def diversity(self) -> Diversity:
-        m, d = self.n_fixed, self.dim
-        if m == 0:
-            return Diversity(True, d - 1, d - 1, "no coordinate is held: positives reach the whole sphere")
-        if m == d:
-            return Diversity(False, 0, d - 1, "every coordinate is held: the positive is the anchor")
-        what = "the first coordinate is" if m == 1 else f"the first {m} coordinates are"
-        where = "a pair of points" if d - m == 1 else f"a sphere of dimension {d - m - 1}"
-        return Diversity(
-            False, d - m - 1, d - 1, f"{what} held: positives stay on {where} in one of dimension {d - 1}"
-        )
+    def describe(self) -> Description:
+        if self.n_fixed == 0:
+            return Description(dim=self.dim, share=1.0, kappa_moved=self.kappa)
+        return Description(dim=self.dim, n_fixed=self.n_fixed, kappa=self.kappa, convention=self.convention)
 
     def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """One positive for each anchor, shape (..., d); the held coordinates come back bit for bit."""
@@ -236,7 +130,7 @@ class FixedLatents(PairLaw):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture(PairLaw):
+class Mixture(DescribedLaw):
     """With probability ε a full-support pair, else one that holds latents; which is which is not known.
 
     Args:
@@ -258,12 +152,13 @@ class Mixture(PairLaw):
     def dim(self) -> int:  # type: ignore[override]
         return self.held.dim
 
-    @property
-    def diversity(self) -> Diversity:
-        if self.share == 0:
-            return self.held.diversity
-        full = self.moved.diversity
-        return full._replace(reason=f"a share {self.share:g} of the positives has full support")
+    def describe(self) -> Description:
+        held = self.held.describe()
+        if held.n_fixed == 0:  # every pair is moved
+            one = self.share in (0, 1) or self.held.kappa == self.moved.kappa
+            kappa = self.moved.kappa if self.share > 0 else self.held.kappa
+            return replace(held, kappa_moved=kappa if one else None)
+        return replace(held, share=self.share, kappa_moved=self.moved.kappa if self.share > 0 else None)
 
     def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """One positive for each anchor, shape (..., d)."""
@@ -281,6 +176,9 @@ class Tagged(Mixture):
         moved: the full-support law, of the same dimension.
         share: share of moved pairs in a batch, in [0, 1].
     """
+
+    def describe(self) -> Description:
+        return replace(super().describe(), tagged=True)
 
     def batch(self, n: int, *, group_size: int | None = None, generator: torch.Generator) -> PairBatch:
         """At most n pairs: round(share·n) moved ones (at least two if the share is positive), the rest held.
@@ -307,7 +205,7 @@ class Tagged(Mixture):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jittered(PairLaw):
+class Jittered(DescribedLaw):
     """Held latents, then z⁺ turned by an angle σ·normal in the plane of e₁ and a uniform free direction.
 
     A rotation keeps z⁺ uniform over the sphere exactly, so other anchors' positives stay right negatives; adding
@@ -332,17 +230,8 @@ class Jittered(PairLaw):
     def dim(self) -> int:  # type: ignore[override]
         return self.held.dim
 
-    @property
-    def diversity(self) -> Diversity:
-        base = self.held.diversity
-        if self.sigma == 0:
-            return base
-        reach = base.support_dim + 1
-        if self.held.n_fixed == 1:
-            return Diversity(
-                True, reach, base.latent_dim, f"the held coordinate turns by {self.sigma:g} radians"
-            )
-        return Diversity(False, reach, base.latent_dim, "only the first of the held coordinates is turned")
+    def describe(self) -> Description:
+        return replace(self.held.describe(), sigma=self.sigma)
 
     def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """One positive for each anchor, shape (..., d)."""

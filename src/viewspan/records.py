@@ -7,6 +7,7 @@ workers off one run; it is renewed while the run lasts, so a dead worker's claim
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 LARGEST = 256 * 2**20  # bytes; a larger JSON file is something else's
 OF_A_RUN = ("settings.json", "step-*.json")  # written by training on images, beside the record
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on the size of files
 CLAIM_EXPIRES = 120.0  # seconds without a heartbeat after which a claim is taken for a dead worker's
 
 
@@ -143,22 +145,34 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write under a temporary name, flush, rename: a reader sees the old file or the new one, whole."""
+    """Write under a temporary name, flush, rename: a reader sees the old file or the new one, whole.
+
+    Raises:
+        OSError: naming the file that was asked for, and for a full disk what to do; the old file is as it was.
+    """
+    name = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:  # the caller asked for this file, not for its folder or the temporary one
-        raise OSError(error.errno, f"cannot be written ({error.strerror})", str(path)) from error
-    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.", suffix=".part")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name is not None:
+            with suppress(OSError):
+                os.unlink(name)
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
         raise
+
+
+def unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
+    """The same error, told of the file that was asked for, with what to do about a full disk."""
+    advice = "; free some space there, or choose a folder on another disk" if error.errno in FULL else ""
+    return OSError(error.errno, f"cannot be written ({error.strerror or error}){advice}", os.fspath(path))
 
 
 class Store:
@@ -329,8 +343,12 @@ class Claim:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
             return None
-        with os.fdopen(handle, "w") as file:
-            json.dump(owner, file)
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(owner, file)
+        except OSError as error:  # an empty claim would keep everybody waiting
+            path.unlink(missing_ok=True)
+            raise unwritable(path, error) from error
         return cls(path, token)
 
     def mine(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import cyclopts
 
 import viewspan
+from viewspan.cli import terminal
 
 
 def converted(kind: Any, tokens: Any) -> Any:
@@ -34,6 +35,7 @@ app = cyclopts.App(
     default_parameter=cyclopts.Parameter(negative=(), converter=converted),
     exit_on_error=False,
     print_error=False,
+    console=terminal.console(),
     suppress_keyboard_interrupt=False,
 )
 for path, summary in {
@@ -69,11 +71,23 @@ def told(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a caller's mistake is one line on stderr, never a traceback."""
+    shown, warnings.formatwarning = warnings.formatwarning, told
+    with terminal.readable_streams():
+        try:
+            code = run(arguments)
+        finally:
+            warnings.formatwarning = shown
+    raise SystemExit(code)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """The command's exit code, or `fail`."""
+    from viewspan import records
     from viewspan.checks import RunFailed
 
-    shown, warnings.formatwarning = warnings.formatwarning, told
     try:
-        result = app(arguments)
+        result = app(arguments, result_action="return_value")
+        sys.stdout.flush()
     except cyclopts.CycloptsError as error:
         fail(error, 2)
     except KeyboardInterrupt:
@@ -81,14 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except RunFailed as error:
         fail(error, 1)
     except BrokenPipeError:
-        sys.stderr.close()
+        terminal.drop_output()
         raise SystemExit(0) from None
     except OSError as error:
+        terminal.drop_output()
+        if error.errno in records.FULL:  # whatever writes a file names it
+            fail(f"{error.filename or 'standard output'}: {error.strerror}", 1)
         fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error, 2)
     except (ValueError, TypeError) as error:
         fail(error, 2)
     except ModuleNotFoundError as error:
         fail(f"{error}; the extras that bring it are named in the README (pip install 'viewspan[vision]')", 2)
-    finally:
-        warnings.formatwarning = shown
-    raise SystemExit(result if isinstance(result, int) else 0)
+    return result if isinstance(result, int) else 0

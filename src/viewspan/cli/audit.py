@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from viewspan import checks, records
+from viewspan.cli import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,9 +183,7 @@ def _listed(text: str | None) -> list[str] | None:
 
 
 def _show(report: Audit) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = terminal.console(highlight=False, soft_wrap=True, markup=False)
     for each in (report, *report.others):
         _show_one(console, each)
     if report.comparison is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from viewspan.cli import terminal
+
 if TYPE_CHECKING:
     from viewspan.theory import Prediction
 
@@ -74,7 +76,6 @@ def theory(*, json: Annotated[bool, Parameter(help="Print one JSON document.")] 
     if json:
         _print_json({"certificates": [certificate.to_json() for certificate in found]})
         return 0 if all(c.verdict for c in found) else 1
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(show_lines=True)
@@ -83,7 +84,7 @@ def theory(*, json: Annotated[bool, Parameter(help="Print one JSON document.")] 
     for c in found:
         numbers = "\n".join(f"{name} {value:.6g}" for name, value in c.numbers.items())
         table.add_row(c.name, c.reference, "holds" if c.verdict else "FAILS", numbers, c.sentence)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    terminal.console(unattended_width=140).print(table)
     return 0 if all(c.verdict for c in found) else 1
 
 
@@ -142,7 +143,7 @@ def _sweep(law: Any, tau: float) -> list[tuple[Prediction, dict[str, float] | No
 def _print_json(document: object) -> None:
     from viewspan import records
 
-    print(json_lines.dumps(records.jsonable(document), allow_nan=False, ensure_ascii=False))
+    print(json_lines.dumps(records.jsonable(document), allow_nan=False))
 
 
 def _lam(p: Prediction) -> str:
@@ -156,7 +157,6 @@ def _number(value: float | None, digits: int = 4) -> str:
 
 
 def _print_one(p: Prediction) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     held = "full support" if p.n_fixed == 0 else f"{p.n_fixed} of {p.dim} coordinates held, {p.convention}"
@@ -174,7 +174,7 @@ def _print_one(p: Prediction) -> None:
     table.add_row("incentive to distort, nats", _number(p.incentive_nats))
     table.add_row("incentive to distort, bits", _number(p.incentive_bits))
     table.add_row("largest quadrature error", f"{p.error:.1e}")
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = terminal.console(unattended_width=120)
     console.print(
         f"d = {p.dim}, {held}, κ = {p.kappa:g}, τ = {p.temperature:g}, ρ = {p.rho:g}", highlight=False
     )
@@ -196,7 +196,6 @@ def _print_one(p: Prediction) -> None:
 
 
 def _print_sweep(rows: list[tuple[Prediction, dict[str, float] | None]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -214,4 +213,4 @@ def _print_sweep(rows: list[tuple[Prediction, dict[str, float] | None]]) -> None
             cells += [f"{beside['r2']:.3f}", f"{beside['ape']:.3f}"]
             cells += [f"{beside['predicted_loss']:.3f}", f"{beside['loss']:.2f}"]
         table.add_row(*cells)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    terminal.console(unattended_width=140).print(table)

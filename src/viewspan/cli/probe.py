@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from viewspan import records
+from viewspan.cli import terminal
 from viewspan.cli import vision as vision_cli
 
 if TYPE_CHECKING:
@@ -124,7 +125,6 @@ def _labelled_sets(
 
 def _print_probe(result: dict[str, Any]) -> None:
     """The table of rows."""
-    import rich.console
     import rich.table
 
     table = rich.table.Table("features", "linear probe", f"kNN (k = {result['k']})")
@@ -140,7 +140,7 @@ def _print_probe(result: dict[str, Any]) -> None:
         if published:
             cells.append(f"{published[name]['last']:.3f} ({published[name]['best']:.3f})")
         table.add_row(*cells)
-    rich.console.Console().print(table)
+    terminal.console().print(table)
     low, high = result["gain_interval"]
     print(
         f"trained − untrained {result['gain']:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}] over test images"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from viewspan.cli import terminal
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -77,10 +79,8 @@ def diff(
             )
         )
         return 0
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"first:  {first}\nsecond: {second}\n", markup=False)
+    console = terminal.console(highlight=False, soft_wrap=True, markup=False)
+    console.print(f"first:  {first}\nsecond: {second}\n")
     for part in ("settings", "environment", "protocol"):
         if found[part]:
             _table(console, f"{part} that differ", found[part], ("first", "second"))
@@ -92,13 +92,12 @@ def diff(
 
 def _table(console: Console, title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(title=title, title_justify="left")
     for column in ("name", *columns):
         table.add_column(column)
     for row in rows:
-        table.add_row(Text(row["name"]), *(Text(_shown(row[column])) for column in columns))
+        table.add_row(row["name"], *(_shown(row[column]) for column in columns))
     console.print(table)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from viewspan.cli import terminal
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -91,13 +93,11 @@ def demo(
     jobs: Annotated[int | None, Parameter(help="Worker processes; default: all cores.")] = None,
 ) -> int:
     """What is installed, one prediction, Table 1 cell by cell at the quick profile, and the report of it."""
-    from rich.console import Console
-
     from viewspan import pairs, records, runtime, theory
     from viewspan.cli.report import report
     from viewspan.experiments import table1
 
-    console = Console()
+    console = terminal.console()
     versions = records.environment()["versions"]
     installed = ", ".join(f"{name} {version}" for name, version in versions.items())
     console.print(f"Installed: {installed} ({_installed_size() / 2**30:.1f} GiB in this environment)")
@@ -142,12 +142,10 @@ def _cells(
 
 def _sweep(module: Any, cells: list[Cell], out: Path, **how: Any) -> SweepResult:
     """Run the cells, a line on stderr as each ends, and a closing count."""
-    from rich.console import Console
-
     from viewspan import records
     from viewspan.experiments import sweep
 
-    console = Console(stderr=True, highlight=False)
+    console = terminal.console(stderr=True, highlight=False)
     start = time.perf_counter()
     done = 0
     total = len(sweep.take_shard(cells, how.get("shard")))
@@ -187,9 +185,7 @@ def _print(document: dict[str, Any], as_json: bool) -> None:
         json.dump(records.jsonable(document), sys.stdout, indent=1, allow_nan=False)
         print()
         return
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = terminal.console(unattended_width=160)
     _cell_table(console, document)
     for line in document.get("inverse_minus_mlp", ()):
         theirs = "" if line["published"] is None else f" (published {line['published']:+.2f})"

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from viewspan import checks, records
+from viewspan.cli import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,12 +54,11 @@ class Bar:
     """Progress on stderr: a bar on a terminal, else a line an epoch."""
 
     def __enter__(self) -> Callable[[Progress], None]:
-        import rich.console
         import rich.progress as bars
 
         self.bar: bars.Progress | None = None
         self.last = time.monotonic()
-        console = rich.console.Console(stderr=True)
+        console = terminal.console(stderr=True)
         if console.is_terminal and first_process():
             columns = (
                 bars.TextColumn("epoch {task.fields[epoch]}"),

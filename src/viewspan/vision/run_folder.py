@@ -78,8 +78,10 @@ def scalars(folder: str | Path | None) -> Iterator[Callable[[str, float, int], N
         raise ValueError(f"track must be a folder that can be written, got {folder} ({error})") from error
     try:
         yield writer.add_scalar
+        writer.flush()
     finally:
-        writer.close()
+        with contextlib.suppress(OSError):
+            writer.close()
 
 
 class RunFolder:

@@ -60,9 +60,11 @@ def run(store: Store, experiment: str, seed: int, settings: dict[str, Any], *, a
     if s["loss"] == "corrected":
         s["group_size"] = 25
     offset = math.log(24 if s["loss"] == "corrected" else 511)
+    relative = [loss + (0 - loss) * math.exp(-t / 60) + 0.01 * math.sin(t + seed) for t in steps]
     history = {
         "step": steps,
-        "loss": [offset + loss + (0 - loss) * math.exp(-t / 60) + 0.01 * math.sin(t + seed) for t in steps],
+        "loss": [offset + value for value in relative],
+        "loss_minus_log_m": relative,
         "alignment": [None] * len(steps),
     }
     result = {

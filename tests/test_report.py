@@ -275,19 +275,43 @@ def test_ticks_cover_their_range_with_round_numbers(low: float, high: float) -> 
     assert found == sorted(set(found))
 
 
-def test_the_loss_curve_is_relative_to_its_own_negatives() -> None:
-    standard = {"loss": "standard", "batch_size": 512, "group_size": None}
-    assert synthetic.negatives(standard) == 511
-    assert synthetic.negatives({"loss": "corrected", "batch_size": 500, "group_size": 25}) == 24
-    assert synthetic.negatives({}) == 1
-    record = Record(
-        experiment="table1",
-        settings=standard,
-        result={},
-        history={"step": [0, 10], "loss": [np.log(511), None]},
+def test_the_loss_curve_is_what_training_recorded(tmp_path: Path) -> None:
+    """A tagged run counts its negatives per term and warms up at another batch size: no setting tells its M."""
+    settings = {"loss": "tagged", "batch_size": 500, "group_size": 20, "process": "identity"}
+    told = {"step": [1, 11, 21], "loss": [5.3, 4.9, 4.2], "loss_minus_log_m": [0.1, -0.4, -1.1]}
+    store = Store(tmp_path)
+    for seed in (0, 1):
+        run = Record(
+            experiment="tagged", settings={**settings, "seed": seed}, result={"r2": 0.5}, history=told
+        )
+        store.write(run)
+    found = records.read_all([tmp_path])[0]
+    (cell,) = gather.by_experiment(found)["tagged"]
+    assert synthetic.mean_loss(cell) == [(1, 0.1, None), (11, -0.4, None), (21, -1.1, None)]
+    assert "No loss curve" not in report.page(found)
+    store.write(
+        Record(
+            experiment="tagged", settings={**settings, "seed": 2}, result={"r2": 0.5}, history={"step": [1], "loss": [5.0]}
+        )
+    )  # fmt: skip
+    found = records.read_all([tmp_path])[0]
+    (cell,) = gather.by_experiment(found)["tagged"]
+    assert synthetic.mean_loss(cell)[0] == (1, 0.1, None)
+    assert "No loss curve for 1 of 3 runs" in report.page(found)
+
+
+def test_the_gain_over_untrained_is_in_the_table_of_images(html: str) -> None:
+    page = Page(html)
+    assert "gain over untrained" in page.text
+    assert "0.005 ± 0.007" in page.text  # mlp, all: 0 and .01 in two seeds
+
+
+def test_the_gain_of_one_run_has_its_interval(tmp_path: Path) -> None:
+    result = {"probe_accuracy": 0.5, "untrained_accuracy": 0.4, "gain": 0.1, "gain_interval": [0.08, 0.12]}
+    Store(tmp_path).write(
+        Record(experiment="cifar10", settings={"encoder": "mlp", "views": "all"}, result=result)
     )
-    cell = gather.Cell("table1", standard, [(Path("x"), record)])
-    assert synthetic.mean_loss(cell) == [(0.0, pytest.approx(0.0), None)]
+    assert "0.100 (0.080 to 0.120)" in report.page(records.read_all([tmp_path])[0])
 
 
 def test_csv_holds_every_number_and_latex_compiles_by_eye(folder: Path, tmp_path: Path) -> None:

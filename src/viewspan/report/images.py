@@ -50,7 +50,7 @@ def section(name: str, cells: list[Cell], dimensions: Mapping[str, str]) -> Imag
     ]
     cells = sorted(cells, key=lambda c: (str(c.settings.get("encoder")), _regime(c)))
     numbers = [
-        *ACCURACIES, ("loss", "loss"), ("loss_minus_log_m", "loss − log M"), ("steps", "steps"),
+        *ACCURACIES, ("gain", "gain over untrained"), ("loss", "loss"), ("loss_minus_log_m", "loss − log M"), ("steps", "steps"),
         ("images_per_second", "images/s"), ("n_train", "training images"), ("n_test", "test images"),
     ]  # fmt: skip
     used = [(key, text) for key, text in numbers if any(c.stat(key).mean is not None for c in cells)]

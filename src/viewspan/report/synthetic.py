@@ -34,6 +34,7 @@ AXES = {
     ),
 }
 MEASURES = (("r2", "R²", 1.0), ("ape", "APE / 2", 0.5))
+LOSS = "loss_minus_log_m"
 MOST_LINES = 12
 MOST_CELLS = 300  # rows of a table on the page; the exported tables hold all
 
@@ -95,6 +96,7 @@ def section(name: str, cells: list[Cell], room: int) -> Section:
     if not axis:
         made.figures += _comparisons(cells[:MOST_CELLS], keys)
     made.figures += losses(cells, keys)
+    made.problems += [text] if (text := without_curve(cells)) else []
     _spheres(made, cells, keys, room)
     for cell in cells[:MOST_CELLS]:
         for sentence in cell.words("sentence"):
@@ -337,24 +339,25 @@ def _spread_out(cells: Sequence[Cell], most: int) -> list[Cell]:
 
 
 def mean_loss(cell: Cell) -> list[tuple[float, float, float | None]]:
-    """The mean over seeds of the loss curve at up to 120 steps."""
+    """The mean over seeds of loss − log M, as training recorded it, at up to 120 steps; empty where it did not."""
     at: dict[float, list[float]] = {}
     for _, record in cell.runs:
         steps = record.history.get("step") or record.history.get("epoch") or []
-        series = record.history.get("loss_minus_log_m")
-        shift = 0.0 if series else math.log(negatives(record.settings))
-        for step, value in zip(steps, series or record.history.get("loss") or [], strict=False):
+        for step, value in zip(steps, record.history.get(LOSS) or [], strict=False):
             if step is not None and value is not None and math.isfinite(value):
-                at.setdefault(step, []).append(value - shift)
+                at.setdefault(step, []).append(value)
     xs = sorted(x for x, values in at.items() if len(values) == max(map(len, at.values())))
     stride = max(1, len(xs) // 120)
     return [(x, sum(at[x]) / len(at[x]), None) for x in xs[::stride]]
 
 
-def negatives(settings: dict[str, Any]) -> float:
-    """M of a training batch: the other rows, or with the corrected loss the other members of the group."""
-    rows = gather.number(settings.get("group_size" if settings.get("loss") == "corrected" else "batch_size"))
-    return rows - 1 if rows is not None and rows > 1 else 1.0
+def without_curve(cells: Sequence[Cell]) -> str:
+    """How many runs kept a loss but not loss − log M, which cannot be told afterwards; empty if none."""
+    kept = [record.history for cell in cells for _, record in cell.runs if record.history.get("loss")]
+    missing = sum(not history.get(LOSS) for history in kept)
+    if not missing:
+        return ""
+    return f"No loss curve for {missing} of {len(kept)} runs: their records hold no loss − log M."
 
 
 def _references(cells: Sequence[Cell]) -> list[tuple[str, float]]:

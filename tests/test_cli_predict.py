@@ -23,17 +23,30 @@ def test_one_prediction_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert document["squeeze"]["lam"] == pytest.approx(0.5717, abs=1e-4)
     assert document["incentive_nats"] == pytest.approx(0.5430, abs=1e-4)
-    assert (document["kappa"], document["kappa_given"]) == (pytest.approx(1 / 0.3), 3.333)
+    assert document["kappa"] == 3.333
 
 
-def test_a_rounded_kappa_still_meets_the_theorem(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = "predict", "--rho", "1", "--convention", "ambient", "--json"
-    code, out, err = run(capsys, *shown, "--kappa", "3.333")
-    assert json.loads(out)["orthogonal_is_minimiser"] is True
-    assert (code, "3.333" in err) == (0, True)
-    _, out, err = run(capsys, *shown, "--kappa", "3.3")
-    assert json.loads(out)["orthogonal_is_minimiser"] is False
-    assert err == ""
+@pytest.mark.parametrize(
+    ("kappa", "value", "exact"),
+    [
+        ("1/temperature", 1 / 0.3, True),
+        ("10/3", 10 / 3, True),
+        ("3.333", 3.333, False),
+        ("3.33333333", 3.33333333, False),
+        ("3.3", 3.3, False),
+        ("33/10", 3.3, False),
+    ],
+)
+def test_kappa_is_what_was_written(
+    capsys: pytest.CaptureFixture[str], kappa: str, value: float, exact: bool
+) -> None:
+    code, out, err = run(
+        capsys, "predict", "--rho", "1", "--convention", "ambient", "--json", "--kappa", kappa
+    )
+    document = json.loads(out)
+    assert (code, document["kappa"]) == (0, value)
+    assert (document["orthogonal_is_minimiser"] is True) == exact
+    assert ("is near 1/temperature" in err) == (kappa in ("3.333", "3.33333333"))
 
 
 @pytest.mark.parametrize("convention", ["ambient", "subsphere"])
@@ -72,7 +85,11 @@ def test_tables_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         (["--convention", "ambient", "--temperature", "0"], ("temperature", "0")),
         (["--convention", "ambient", "--rho", "1.5"], ("rho", "1.5")),
         (["--convention", "ambient", "--kappa", "-1"], ("kappa", "-1")),
-        (["--convention", "ambient", "--kappa", "many"], ("kappa", "many")),
+        (["--convention", "ambient", "--kappa", "many"], ("kappa", "many", "10/3", "1/temperature")),
+        (["--convention", "ambient", "--kappa", "1/0"], ("kappa", "1/0")),
+        (["--convention", "ambient", "--kappa", "nan"], ("kappa", "nan")),
+        (["--convention", "ambient", "--kappa", "inf"], ("kappa", "inf")),
+        (["--convention", "ambient", "--kappa", "10/"], ("kappa", "10/")),
         (["--convention", "ambient", "--n-fixed", "4"], ("n_fixed", "4")),
         (["--convention", "ambient", "--dim", "1"], ("dim", "1")),
         (["--convention", "else"], ("convention", "else")),

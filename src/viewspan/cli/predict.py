@@ -13,6 +13,7 @@ from viewspan.cli import terminal
 if TYPE_CHECKING:
     from viewspan.theory import Prediction
 
+MATCHED = "1/temperature"  # the κ that the theorems ask for
 _POINTS = tuple(i / 10 for i in range(11))
 
 
@@ -21,12 +22,12 @@ def predict(
     dim: Annotated[int, Parameter(help="d, ambient dimension: latents lie on S^(d-1).")] = 3,
     n_fixed: Annotated[int, Parameter(help="m, held coordinates, 0 (full support) to d.")] = 1,
     kappa: Annotated[
-        float | None,
+        str,
         Parameter(
-            help="κ ≥ 0, concentration of the positives (no unit). Default: 1/temperature; a number of three or "
-            "more digits that rounds 1/temperature is taken as 1/temperature."
+            help="κ ≥ 0, concentration of the positives (no unit): a number, a fraction such as 10/3, or the words "
+            "1/temperature."
         ),
-    ] = None,
+    ] = MATCHED,
     temperature: Annotated[float, Parameter(help="τ > 0 of the loss (no unit).")] = 0.3,
     rho: Annotated[float, Parameter(help="ρ in [0, 1], share of negatives on the anchor's fibre.")] = 0.0,
     convention: Annotated[
@@ -46,15 +47,17 @@ def predict(
 
     tau = checks.number("temperature", temperature, low=0, open_low=True)
     law = _law(dim, n_fixed, _concentration(kappa, tau), convention)
-    given = {} if kappa is None or kappa == law.kappa else {"kappa_given": kappa}
-    if given:
-        print(f"viewspan: kappa {kappa:g} is taken as 1/temperature = {law.kappa:.9g}", file=sys.stderr)
+    if law.kappa != 1 / tau and abs(law.kappa * tau - 1) < 0.01:
+        print(
+            f"viewspan: kappa {kappa} is near 1/temperature and not equal to it; --kappa {MATCHED} is exact",
+            file=sys.stderr,
+        )
     if sweep is None:
         from viewspan import theory
 
         one = theory.predict(law, temperature=tau, rho=rho)
         if json:
-            _print_json({**one.to_json(), **given})
+            _print_json(one.to_json())
         else:
             _print_one(one)
         return 0
@@ -62,7 +65,7 @@ def predict(
         raise ValueError(f"rho must be left out with --sweep rho, got {rho:g}")
     rows = _sweep(law, tau)
     if json:
-        _print_json({"rows": [{**p.to_json(), **given, "published": beside} for p, beside in rows]})
+        _print_json({"rows": [{**p.to_json(), "published": beside} for p, beside in rows]})
     else:
         _print_sweep(rows)
     return 0
@@ -109,15 +112,20 @@ def _law(dim: int, n_fixed: int, kappa: float, convention: str | None) -> Any:
     return pairs.FixedLatents(dim=dim, kappa=kappa, n_fixed=n_fixed, convention=convention)  # type: ignore[arg-type]
 
 
-def _concentration(kappa: float | None, tau: float) -> float:
-    """κ, or 1/τ itself where κ was typed as its rounding: theorems need the equality to hold exactly."""
-    if kappa is None:
+def _concentration(kappa: str, tau: float) -> float:
+    """κ as it was written; only the words 1/temperature are 1/τ."""
+    from viewspan import checks
+
+    if kappa == MATCHED:
         return 1 / tau
-    digits = repr(kappa).split("e")[0]
-    decimals = len(digits.partition(".")[2])
-    typed = len(digits.replace(".", "").replace("-", "").strip("0"))
-    rounded = "e" not in repr(kappa) and typed >= 3 and round(1 / tau, decimals) == kappa
-    return 1 / tau if rounded else kappa
+    above, slash, below = kappa.partition("/")
+    try:
+        value = float(above) / (float(below) if slash else 1.0)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(
+            f"kappa must be a number, a fraction such as 10/3, or {MATCHED}, got {kappa!r}"
+        ) from None
+    return checks.number("kappa", value, low=0)
 
 
 def _sweep(law: Any, tau: float) -> list[tuple[Prediction, dict[str, float] | None]]:
@@ -129,12 +137,14 @@ def _sweep(law: Any, tau: float) -> list[tuple[Prediction, dict[str, float] | No
     same = same and math.isclose(tau, 0.3) and math.isclose(law.kappa * tau, 1)
     numbers = experiments.published() if same else {}
     names = {"r2": "table8_rho_r2", "ape": "table10_rho_ape", "loss": "table11_rho_loss"}
+    column = "identity/inverse"
     rows: list[tuple[Prediction, dict[str, float] | None]] = []
     for i, rho in enumerate(_POINTS):
         one = theory.predict(law, temperature=tau, rho=rho)
-        beside = {key: numbers[name][i]["identity/inverse"] for key, name in names.items()} if same else None
+        beside = {key: numbers[name][i][column] for key, name in names.items()} if same else None
         if beside is not None:
-            beside["predicted_loss"] = one.loss_minus_log_m("squeeze", m=2000) + math.log(2000)  # type: ignore[operator]
+            m = beside["m"] = numbers["table11_m"][column]
+            beside["predicted_loss"] = one.loss_minus_log_m("squeeze", m=m) + math.log(m)  # type: ignore[operator]
             beside["predicted_half_ape"] = (one.squeeze.ape or 0.0) / 2
         rows.append((one, beside))
     return rows
@@ -201,9 +211,9 @@ def _print_sweep(rows: list[tuple[Prediction, dict[str, float] | None]]) -> None
     table = Table()
     for name in ("ρ", "λ*", "L∞ orthogonal", "L∞ at λ*", "R²", "APE/2"):
         table.add_column(name, justify="right")
-    published = rows[0][1] is not None
-    if published:
-        for name in ("Table 8 R²", "Table 10 APE", "L at M = 2000", "Table 11 L"):
+    published = rows[0][1]
+    if published is not None:
+        for name in ("Table 8 R²", "Table 10 APE", f"L at M = {published['m']}", "Table 11 L"):
             table.add_column(name, justify="right")
     for p, beside in rows:
         half = None if p.squeeze.ape is None else p.squeeze.ape / 2

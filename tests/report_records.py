@@ -203,7 +203,7 @@ def images(folder: Path) -> None:
         for i, views in enumerate(("crop", "all-without-crop", "all")):
             for seed in range(2):
                 settings = {
-                    "encoder": encoder,
+                    "encoder": {"name": encoder, **({"width": 64} if encoder == "vit" else {})},
                     "views": views,
                     "data": "cifar10",
                     "profile": "quick",

@@ -116,6 +116,9 @@ def told(settings: dict[str, Any]) -> dict[str, Any]:
     encoder = settings.get("encoder")
     if isinstance(encoder, str) and encoder.startswith("viewspan."):
         settings = {**settings, "encoder": encoder.partition(":")[2]}
+    if isinstance(encoder, dict):  # a part with its own fields: its name, and the fields beside it
+        sizes = {f"{encoder['name']}_{key}": value for key, value in encoder.items() if key != "name"}
+        settings = {**settings, "encoder": encoder["name"], **sizes}
     return settings
 
 

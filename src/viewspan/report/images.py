@@ -46,7 +46,7 @@ def section(name: str, cells: list[Cell], dimensions: Mapping[str, str]) -> Imag
     keys = [
         k
         for k in gather.columns(cells)
-        if k != "data" or len({str(c.settings.get("data")) for c in cells}) > 1
+        if not k.startswith("vit_") and (k != "data" or len({str(c.settings.get("data")) for c in cells}) > 1)
     ]
     cells = sorted(cells, key=lambda c: (str(c.settings.get("encoder")), _regime(c)))
     numbers = [

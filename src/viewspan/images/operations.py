@@ -181,7 +181,14 @@ def resample(x: Tensor, boxes: np.ndarray, size: tuple[int, int]) -> Tensor:
     out = torch.nn.functional.grid_sample(
         x, grid, mode="bilinear", padding_mode="border", align_corners=False
     )
-    return torch.nn.functional.avg_pool2d(out, fine) if fine > 1 else out
+    return _between(torch.nn.functional.avg_pool2d(out, fine) if fine > 1 else out, x)
+
+
+def _between(means: Tensor, x: Tensor) -> Tensor:
+    """Weighted means of pixels, held between the least and the greatest of their image in spite of rounding."""
+    flat = x.flatten(1)
+    low, high = flat.amin(1).reshape(-1, 1, 1, 1), flat.amax(1).reshape(-1, 1, 1, 1)
+    return torch.minimum(torch.maximum(means, low), high)
 
 
 def _range(name: str, values: tuple[float, float], *, high: float = math.inf) -> None:
@@ -281,7 +288,7 @@ class Blur:
             )
         u = draws.uniform(name, 2)
         sigma = torch.from_numpy(_spread(u[:, 1], *self.sigma)).to(x.device, x.dtype)
-        out = kornia.filters.gaussian_blur2d(x, self.kernel, torch.stack((sigma, sigma), 1))
+        out = _between(kornia.filters.gaussian_blur2d(x, self.kernel, torch.stack((sigma, sigma), 1)), x)
         if self.p == 1:
             return out
         return torch.where(torch.from_numpy(u[:, 0] < self.p).to(x.device).reshape(-1, 1, 1, 1), out, x)

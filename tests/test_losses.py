@@ -159,6 +159,13 @@ def test_equals_the_loop_twin(case, tau, dtype):
 
 
 @every_loss
+def test_a_loss_says_which_fields_it_takes(case):
+    loss = case.make(0.3)
+    assert isinstance(loss, losses.Loss)
+    assert loss.fields == tuple(case.fields)
+
+
+@every_loss
 def test_parts_sum_to_the_total(case):
     a, p = points(12, 3, 1), points(12, 3, 2)
     loss, tau = case.make(0.3), 0.3
@@ -467,6 +474,10 @@ def test_given_negatives_equal_the_batch_where_they_are_the_same():
     fibre = torch.stack([p[[j for j in range(6) if j != i and group[j] == group[i]]] for i in range(6)])
     corrected = InfoNCE(0.3, rho=1.0)
     assert float(corrected(a, p, fibre)) == pytest.approx(float(corrected(a, p, group=group)), abs=1e-12)
+    with pytest.raises(
+        ValueError, match=r"negatives must be of each anchor's own fibre for rho=1.*got \(6, 3\)"
+    ):
+        corrected(a, p, p)
 
 
 def test_given_negatives_in_other_dtypes_layouts_and_numbers():

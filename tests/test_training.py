@@ -218,6 +218,19 @@ def test_own_parts_are_ten_lines():
         def forward(self, anchor, positive):
             return (1 - (anchor * positive).sum(1)).mean()
 
+    class Fibrewise(nn.Module):
+        """Within a group, spread; the contract in full."""
+
+        fields = ("group",)
+
+        def forward(self, anchor, positive, *, group):
+            return self.parts(anchor, positive, group=group).total
+
+        def parts(self, anchor, positive, *, group):
+            same = group[:, None] == group[None, :]
+            alignment, uniformity = -(anchor * positive).sum(1).mean(), ((anchor @ positive.T) * same).mean()
+            return losses.LossParts(alignment + uniformity, alignment, uniformity, 3, math.log(3))
+
     for g in (Doubled(), lambda z: torch.cat([z, z**3], dim=-1)):
         run = fit(
             small(in_dim=6), g, Antipodal(), losses.InfoNCE(TAU), steps=2, batch_size=16, generator=seeded()
@@ -226,6 +239,11 @@ def test_own_parts_are_ten_lines():
     run = fit(small(), processes.Identity(3), HOLDS, Alignment(), steps=2, batch_size=16, generator=seeded())
     assert run.history["alignment"] == run.history["loss_minus_log_m"] == []
     assert len(run.history["loss"]) == 2
+    assert isinstance(Fibrewise(), losses.Loss)
+    assert not isinstance(Alignment(), losses.Loss)
+    run = fit(small(), processes.Identity(3), violated(), Fibrewise(), steps=2, batch_size=16, group_size=4,
+              generator=seeded())  # fmt: skip
+    assert run.history["loss"][0] - run.history["loss_minus_log_m"][0] == pytest.approx(math.log(3))
 
 
 def test_tagged_pairs_reach_the_tagged_loss():
@@ -300,6 +318,10 @@ def test_an_encoder_that_starts_broken_fails_at_the_first_step():
     assert all(torch.isfinite(b).all() for b in f.buffers())
 
 
+class Misnamed(nn.Module):
+    fields = ("fibre",)
+
+
 GOOD = {"steps": 2, "batch_size": 16}
 
 
@@ -315,13 +337,16 @@ GOOD = {"steps": 2, "batch_size": 16}
         ({"schedule": "step"}, ValueError, "schedule must be one of constant, cosine, got 'step'"),
         ({"precision": "float16"}, ValueError, "precision must be one of"),
         ({"device": "tpu"}, ValueError, "device must be one of"),
-        ({"group_size": 3}, ValueError, "group_size must divide the batch size 16, got 3"),
-        ({"group_size": 1}, ValueError, "group_size must be at least 2"),
+        ({"loss": losses.InfoNCE(TAU, rho=1.0), "group_size": 3}, ValueError, "group_size must divide the batch size 16, got 3"),
+        ({"loss": losses.InfoNCE(TAU, rho=1.0), "group_size": 1}, ValueError, "group_size must be at least 2"),
         ({"generator": None}, TypeError, r"generator must be a torch\.Generator"),
-        ({"loss": losses.InfoNCE(TAU, rho=1.0)}, ValueError, "rho=1 needs group"),
-        ({"loss": losses.UniformityInfoNCE(TAU)}, ValueError, "UniformityInfoNCE needs group .* group_size"),
-        ({"loss": losses.TaggedInfoNCE(TAU), "group_size": 4}, ValueError, "TaggedInfoNCE needs moved .*Tagged"),
-        ({"loss": losses.InfoNCE(TAU), "group_size": 4}, ValueError, "group must not be given for rho=0"),
+        ({"loss": losses.InfoNCE(TAU, rho=1.0)}, ValueError, "group_size must be given: InfoNCE needs the group"),
+        ({"loss": losses.UniformityInfoNCE(TAU)}, ValueError, "group_size must be given: UniformityInfoNCE"),
+        ({"loss": losses.TaggedInfoNCE(TAU), "group_size": 4}, ValueError, r"law must tag .*Tagged.*TaggedInfoNCE"),
+        ({"loss": losses.InfoNCE(TAU), "group_size": 4}, ValueError, "group_size must be left out: InfoNCE .* got 4"),
+        ({"loss": losses.NTXent(TAU), "group_size": 4}, ValueError, "group_size must be left out: NTXent"),
+        ({"loss": lambda a, p: a.sum(), "group_size": 4}, ValueError, "group_size must be left out: function"),
+        ({"loss": Misnamed()}, ValueError, "fields of Misnamed must be one of group, moved, got 'fibre'"),
         ({"g": processes.Identity(4)}, ValueError, "g must take latents of dimension 3, .* got dim=4"),
         ({"g": processes.Monomial(3, degree=2)}, ValueError, "f must take data of dimension 6, .* got in_dim=3"),
     ],
@@ -391,6 +416,27 @@ def test_evaluation_is_unbiased(rho):
     assert fast.standard_error < 0.1
 
 
+@pytest.mark.parametrize("rho", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("n", [2, 3, 33, 63, 64, 65, 300, 513])
+def test_any_number_of_anchors_is_evaluated_and_no_other(n, rho):
+    class Counting(nn.Module):
+        rows = 0
+
+        def forward(self, x):
+            self.rows += len(x)
+            return torch.nn.functional.normalize(x * torch.tensor([1.0, 2.0, 3.0]), dim=1)
+
+    f, m = Counting(), 40
+    got = evaluate(
+        f, processes.Identity(3), violated(), temperature=TAU, rho=rho, n=n, m=m, generator=seeded(1)
+    )
+    assert 0 < got.standard_error < 1.5
+    assert abs(got.loss_minus_log_m) < 5
+    on_fibre, per_fibre = round(rho * m), min(32, n // 2)
+    chunks = math.ceil(n / (256 if rho == 0 else 256 // per_fibre * per_fibre))
+    assert f.rows == 2 * n + chunks * (m - on_fibre) + (math.ceil(n / per_fibre) * on_fibre if rho else 0)
+
+
 def test_the_standard_error_of_an_evaluation_is_honest():
     f, g, law = small(3), processes.Identity(3), violated()
     for rho in (0.0, 1.0):
@@ -428,8 +474,8 @@ def test_a_constant_encoder_evaluates_to_log_of_all_candidates():
 @pytest.mark.parametrize(
     ("change", "error", "rule"),
     [
-        ({"n": 300}, ValueError, "n must be a multiple of 256, got 300"),
-        ({"n": 0}, ValueError, "n must be at least 256"),
+        ({"n": 1}, ValueError, "n must be at least 2, got 1"),
+        ({"n": 300.0}, TypeError, "n must be an integer"),
         ({"m": 0}, ValueError, "m must be at least 1"),
         ({"temperature": 0}, ValueError, "temperature must be"),
         ({"rho": 2}, ValueError, "rho must be finite and in"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -14,9 +13,12 @@ from torch import Tensor, nn
 
 from viewspan import checks, losses, pairs, runtime, sphere
 
+__all__ = ["SCHEDULES", "SERIES", "Evaluation", "Run", "evaluate", "fit"]
+
 SCHEDULES = ("constant", "cosine")
 SERIES = ("step", "loss", "loss_minus_log_m", "alignment", "uniformity")
 _RECORD_EVERY = 10
+_CHUNK, _PER_FIBRE = 256, 32  # anchors evaluated at once, and on each fibre
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def fit(
     f: nn.Module,
     g: Callable[[Tensor], Tensor],
     law: pairs.PairLaw,
-    loss: nn.Module,
+    loss: losses.Loss | Callable[..., Tensor],
     *,
     steps: int,
     batch_size: int = 512,
@@ -74,16 +76,16 @@ def fit(
     """Train f on pairs of `law` seen through g, with Adam; f is changed in place and left in training mode.
 
     Anchors and positives of a step are encoded in one pass: 2·batch_size rows whatever the loss. The loss is handed
-    the fields of the batch it takes (`group`, `moved`).
+    the `fields` of the batch that it says it takes (`group`, `moved`).
 
     Args:
         f: encoder, data (n, k) to embedding (n, d).
         g: process, latents (n, d) to data (n, k); not trained.
         law: how positives are drawn.
-        loss: a module called as loss(anchor, positive[, group=][, moved=]).
+        loss: a `losses.Loss`, or any module or function of (anchor, positive).
         steps: optimiser steps, >= 1.
         batch_size: pairs a step, >= 2.
-        group_size: pairs on each fibre, for losses with on-fibre negatives; None for independent anchors.
+        group_size: pairs on each fibre, for losses that take `group`; None for independent anchors.
         lr: Adam's learning rate > 0.
         schedule: ``constant``, or ``cosine`` down to zero over the steps.
         precision: ``float32``, ``bfloat16`` (autocast) or ``auto``.
@@ -95,7 +97,8 @@ def fit(
         `Run`.
 
     Raises:
-        ValueError: for a bad argument, or a loss that needs a field the batches lack.
+        ValueError: for a bad argument, or a loss and batches that do not fit: a field it needs and they lack, or
+            groups that it does not take.
         RunFailed: if the embedding, the loss or its gradient is not finite; f is as it was before that step.
 
     Example:
@@ -115,7 +118,7 @@ def fit(
     precision = runtime.precision(precision, where)
     checks.generator(generator, where)
     _check_dims(f, g, law)
-    takes = _fields_taken(loss)
+    takes = _fields_taken(loss, group_size)
     f.to(where).train()
     if isinstance(g, nn.Module):
         g.to(where).eval()
@@ -173,24 +176,23 @@ def evaluate(
 ) -> Evaluation:
     """InfoNCE of f in eval mode on n fresh anchors, each against m fresh negatives of the loss's own law.
 
-    Negatives from U are fresh for every 256 anchors. For ρ > 0 the anchors lie 32 to a fibre, and a share ρ of the
-    negatives is drawn afresh from that fibre; the fibres are spread evenly, which leaves the standard error reported
-    an upper bound.
+    Negatives from U are fresh for every 256 anchors. For ρ > 0 the anchors lie 32 to a fibre (fewer for n < 64), and a
+    share ρ of the negatives is drawn afresh from that fibre; the fibres are spread evenly, which leaves the standard
+    error reported an upper bound.
 
     Args:
         f, g, law: as in `fit`; f is left in the mode it came in.
         temperature: τ > 0.
         rho: share of negatives from the anchor's fibre, in [0, 1].
-        n: anchors, a multiple of 256.
+        n: anchors, >= 2.
         m: negatives M >= 1.
         generator: the source of randomness.
 
     Returns:
         `Evaluation`.
     """
-    chunk, per_fibre = 256, 32
-    if checks.integer("n", n, low=chunk) % chunk:
-        raise ValueError(f"n must be a multiple of {chunk}, got {n}")
+    tau = checks.number("temperature", temperature, low=0, open_low=True)
+    checks.integer("n", n, low=2)
     checks.integer("m", m, low=1)
     on_fibre = round(checks.number("rho", rho, low=0, high=1) * m)
     if (on_fibre == 0) != (rho == 0) or (on_fibre == m) != (rho == 1):
@@ -200,39 +202,51 @@ def evaluate(
             f"rho={rho:g} needs a law with sample_support(z, n, generator), got {type(law).__name__}"
         )
     _check_dims(f, g, law)
-    loss = losses.InfoNCE(temperature, rho=rho)
     mode = f.training
     f.eval()
+    per_fibre = min(_PER_FIBRE, n // 2)
     values = []
-    spread = sphere.spread(n // per_fibre, law.dim, generator=generator) if on_fibre else None
-    for i in range(n // chunk):
-        if spread is None:
-            z = sphere.uniform(chunk, law.dim, generator=generator)
-        else:
-            fibres = spread[i * chunk // per_fibre : (i + 1) * chunk // per_fibre]
-            z = law.sample_support(fibres, per_fibre, generator).reshape(chunk, -1)  # type: ignore[attr-defined]
-        anchor, positive = f(g(torch.cat([z, law.sample(z, generator)]))).split(chunk)
-        shared = f(g(sphere.uniform(m - on_fibre, law.dim, generator=generator))) if on_fibre < m else None
+    for z, fibres in _grouped(law, n, per_fibre, generator) if on_fibre else _single(law, n, generator):
+        anchor, positive = f(g(torch.cat([z, law.sample(z, generator)]))).split(len(z))
+        shared = (
+            f(g(sphere.uniform(m - on_fibre, law.dim, generator=generator))) if on_fibre < m else anchor[:0]
+        )
         if not on_fibre:
-            values.append(_each(loss, anchor, positive, shared))
+            values.append(_each(anchor, positive, shared, tau))
             continue
         near = law.sample_support(fibres, on_fibre, generator)  # type: ignore[attr-defined]
         near = f(g(near.reshape(-1, law.dim))).reshape(len(fibres), on_fibre, -1)
-        for k, own in enumerate(near):
-            rows = slice(k * per_fibre, (k + 1) * per_fibre)
-            negatives = own if shared is None else torch.cat([own, shared])
-            values.append(_each(loss, anchor[rows], positive[rows], negatives).mean(0, keepdim=True))
+        for own, a, p in zip(near, anchor.split(per_fibre), positive.split(per_fibre), strict=True):
+            values.append(_each(a, p, torch.cat([own, shared]), tau).mean(0, keepdim=True))
     f.train(mode)
     each = torch.cat(values).double()
     mean = float(each.mean())
     return Evaluation(mean, mean - math.log(m), float(each.std() / math.sqrt(len(each))), m)
 
 
-def _each(loss: losses.InfoNCE, anchor: Tensor, positive: Tensor, negatives: Tensor | None) -> Tensor:
+def _single(law: pairs.PairLaw, n: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Independent anchors, a chunk at a time, each its own fibre."""
+    for i in range(0, n, _CHUNK):
+        z = sphere.uniform(min(_CHUNK, n - i), law.dim, generator=generator)
+        yield z, z
+
+
+def _grouped(
+    law: pairs.PairLaw, n: int, per_fibre: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Anchors that share evenly spread fibres, a chunk at a time, and those fibres; the last fibre may have fewer."""
+    for fibres in sphere.spread(math.ceil(n / per_fibre), law.dim, generator=generator).split(
+        _CHUNK // per_fibre
+    ):
+        z = law.sample_support(fibres, per_fibre, generator).reshape(-1, law.dim)  # type: ignore[attr-defined]
+        yield z[:n], fibres
+        n -= len(z)
+
+
+def _each(anchor: Tensor, positive: Tensor, negatives: Tensor, tau: float) -> Tensor:
     """The loss of each anchor against shared negatives, shape (n,)."""
-    tau = loss.temperature
     s_p = (anchor * positive).sum(1) / tau
-    return torch.logaddexp(s_p, (anchor @ negatives.T / tau).logsumexp(1)) - s_p  # type: ignore[union-attr]
+    return torch.logaddexp(s_p, (anchor @ negatives.T / tau).logsumexp(1)) - s_p
 
 
 def _check_dims(f: nn.Module, g: Callable[[Tensor], Tensor], law: pairs.PairLaw) -> None:
@@ -254,22 +268,23 @@ def _fail(f: nn.Module, buffers: list[Tensor], message: str) -> NoReturn:
     raise checks.RunFailed(message)
 
 
-def _fields_taken(loss: nn.Module) -> dict[str, bool]:
-    """Which of a batch's optional fields the loss takes, and whether it must have them."""
-    takes = inspect.signature(loss.forward).parameters
-    return {
-        name: takes[name].default is inspect.Parameter.empty for name in ("group", "moved") if name in takes
-    }
+def _fields_taken(loss: Callable[..., Tensor], group_size: int | None) -> tuple[str, ...]:
+    """The fields of a batch that the loss says it takes; groups are drawn for a loss that takes them and no other."""
+    name, takes = type(loss).__name__, tuple(getattr(loss, "fields", ()))
+    for field in takes:
+        checks.choice(f"fields of {name}", field, ("group", "moved"))
+    if "group" in takes and group_size is None:
+        raise ValueError(f"group_size must be given: {name} needs the group of every pair")
+    if "group" not in takes and group_size is not None:
+        raise ValueError(f"group_size must be left out: {name} takes no group, got {group_size}")
+    return takes
 
 
-def _fields(loss: nn.Module, takes: dict[str, bool], batch: pairs.PairBatch) -> dict[str, Tensor]:
-    """The fields of the batch that the loss takes; one it needs and the batch lacks is an error."""
-    fields: dict[str, Tensor] = {}
-    for name, needed in takes.items():
-        value = getattr(batch, name)
-        if value is not None:
-            fields[name] = value
-        elif needed:
-            how = "group_size" if name == "group" else "a law that tags its pairs (pairs.Tagged)"
-            raise ValueError(f"{type(loss).__name__} needs {name} for every pair, which takes {how}")
+def _fields(loss: Callable[..., Tensor], takes: tuple[str, ...], batch: pairs.PairBatch) -> dict[str, Tensor]:
+    """The fields of the batch that the loss takes."""
+    fields = {name: getattr(batch, name) for name in takes}
+    if fields.get("moved", batch) is None:
+        raise ValueError(
+            f"law must tag its pairs (pairs.Tagged): {type(loss).__name__} needs moved for every pair"
+        )
     return fields

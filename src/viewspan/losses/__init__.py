@@ -4,19 +4,22 @@ For an anchor a, its positive p and M negatives n_j: L = −⟨a,p⟩/τ + log(e
 A constant encoder scores log(M + 1); losses at different M compare through L − log M.
 
 All losses are `torch.nn.Module`s that return a scalar, so they drop into any training loop; `.parts(...)` gives the
-same number split into alignment and uniformity. Half precision is promoted to float32 inside.
+same number split into alignment and uniformity. Half precision is promoted to float32 inside. `Loss` is the contract
+that `fit` reads; an own loss that is a plain function of anchors and positives works too.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from viewspan import checks
 from viewspan.losses import scores
+
+__all__ = ["InfoNCE", "Loss", "LossParts", "NTXent", "TaggedInfoNCE", "UniformityInfoNCE"]
 
 
 class LossParts(NamedTuple):
@@ -37,6 +40,24 @@ class LossParts(NamedTuple):
     log_m: float
 
 
+@runtime_checkable
+class Loss(Protocol):
+    """What `fit` reads of a loss; called with anchors, positives and its `fields` by name, it gives a scalar in nats."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of a `pairs.PairBatch` it takes beside anchor and positive, and cannot do without: group, moved."""
+        ...
+
+    def __call__(self, anchor: Tensor, positive: Tensor, /) -> Tensor:
+        """The loss, a scalar in nats."""
+        ...
+
+    def parts(self, anchor: Tensor, positive: Tensor, /) -> LossParts:
+        """The same number, split."""
+        ...
+
+
 class InfoNCE(nn.Module):
     """InfoNCE with a share ρ of its negatives from the anchor's own fibre K(z).
 
@@ -47,7 +68,8 @@ class InfoNCE(nn.Module):
       the other members of the group, the U mean over the other groups and M = N − 1.
 
     Negatives may be given instead: shared by all anchors, (M, d), or one set for each, (n, M, d). They are then
-    the whole negative sample, drawn by the caller with whatever share on the fibre.
+    the whole negative sample, drawn by the caller: for ρ > 0 a share ρ of them on each anchor's own fibre, so that
+    one set for all anchors will not do.
 
     Args:
         temperature: τ >= 1e-30.
@@ -58,7 +80,8 @@ class InfoNCE(nn.Module):
 
     Raises:
         ValueError: for rows that are zero, not finite or (with ``normalize=False``) not of length 1, named by argument
-            and row; for shapes that disagree; for ρ > 0 without `group` or `negatives`; for a group of one.
+            and row; for shapes that disagree; for ρ > 0 without `group` or negatives of each anchor; for `group` with
+            ρ = 0; for a group of one.
 
     Example:
         >>> a = torch.eye(2)
@@ -71,6 +94,11 @@ class InfoNCE(nn.Module):
         self.temperature = _temperature(temperature)
         self.rho = checks.number("rho", rho, low=0, high=1)
         self.normalize = normalize
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """``group`` where negatives lie on the fibre."""
+        return ("group",) if self.rho > 0 else ()
 
     def forward(
         self,
@@ -119,6 +147,10 @@ class InfoNCE(nn.Module):
         shape = tuple(negatives.shape)
         if not (shape[-1:] == (d,) and (negatives.ndim == 2 or (negatives.ndim == 3 and shape[0] == n))):
             raise ValueError(f"negatives must have shape (M, {d}) or ({n}, M, {d}), got {shape}")
+        if negatives.ndim == 2 and self.rho > 0:
+            raise ValueError(
+                f"negatives must be of each anchor's own fibre for rho={self.rho:g}, shape ({n}, M, {d}), got {shape}"
+            )
         if shape[-2] == 0:
             raise ValueError(f"negatives must have at least one row, got shape {shape}")
         flat = scores.on_sphere("negatives", negatives.reshape(-1, d), self.normalize)
@@ -146,6 +178,11 @@ class UniformityInfoNCE(nn.Module):
         self.temperature = _temperature(temperature)
         self.beta = checks.number("beta", beta, low=0)
         self.normalize = normalize
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """``group``."""
+        return ("group",)
 
     def forward(self, anchor: Tensor, positive: Tensor, *, group: Tensor) -> Tensor:
         """The loss, a scalar in nats; shapes as in `InfoNCE`."""
@@ -180,6 +217,11 @@ class TaggedInfoNCE(nn.Module):
         self.temperature = _temperature(temperature)
         self.weight = checks.number("weight", weight, low=0, high=1, open_low=True)
         self.normalize = normalize
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """``group`` and ``moved``."""
+        return ("group", "moved")
 
     def forward(self, anchor: Tensor, positive: Tensor, *, group: Tensor, moved: Tensor) -> Tensor:
         """The loss, a scalar in nats.
@@ -240,6 +282,11 @@ class NTXent(nn.Module):
         super().__init__()
         self.temperature = _temperature(temperature)
         self.normalize = normalize
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """None: the two views are all it takes."""
+        return ()
 
     def forward(self, view0: Tensor, view1: Tensor) -> Tensor:
         """The loss, a scalar in nats."""

@@ -39,12 +39,20 @@ def test_recordings_hold_a_channel_in_a_session() -> None:
     for s in range(3):
         assert len(np.unique(values[session == s, 1])) == 1
         assert len(np.unique(values[session == s, 0])) == 20
+    with pytest.raises(ValueError, match=r"held must be in 0\.\.3, got 4"):
+        testing.recordings(held=[0, 4])
 
 
 def test_examples_are_written(tmp_path: Path) -> None:
     testing.main(["shapes", str(tmp_path / "shapes"), "--n", "3"])
     assert len(list((tmp_path / "shapes").glob("*.png"))) == 3
-    testing.main(["recordings", str(tmp_path / "r.csv")])
-    assert (tmp_path / "r.csv").read_text().startswith("session,ch0,ch1")
-    testing.main(["visits", str(tmp_path / "v.csv")])
-    assert (tmp_path / "v.csv").read_text().startswith("patient,side_a,side_b")
+    testing.main(["recordings", str(tmp_path / "r.csv"), "--n", "3"])
+    lines = (tmp_path / "r.csv").read_text().splitlines()
+    assert lines[0].startswith("session,ch0,ch1")
+    assert len({line.split(",")[0] for line in lines[1:]}) == 3
+    testing.main(["visits", str(tmp_path / "v.csv"), "--n", "7"])
+    lines = (tmp_path / "v.csv").read_text().splitlines()
+    assert lines[0].startswith("patient,side_a,side_b")
+    assert len({line.split(",")[0] for line in lines[1:]}) == 7
+    testing.main(["visits", str(tmp_path / "w.csv")])
+    assert len((tmp_path / "w.csv").read_text().splitlines()) == 1 + 2 * 60

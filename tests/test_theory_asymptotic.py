@@ -72,6 +72,17 @@ def test_maps_too_rough_for_a_grid_are_refused() -> None:
         value(maps.identity(), pairs.FixedLatents(dim=3, kappa=1e6, n_fixed=1, convention="subsphere"))
 
 
+def test_the_options_of_the_other_method_are_refused_and_its_own_are_kept() -> None:
+    with pytest.raises(ValueError, match="seed must be left out where quadrature is used"):
+        asymptotic_loss(maps.identity(), fixed(), temperature=TAU, seed=3)
+    drawn = pairs.Jittered(held=fixed(), sigma=0.3)
+    losses = [asymptotic_loss(maps.identity(), drawn, temperature=TAU, seed=s).loss for s in (0, 1)]
+    assert losses[0] != losses[1]
+    assert losses[0] == asymptotic_loss(maps.identity(), drawn, temperature=TAU).loss
+    with pytest.raises(checks.RunFailed, match=r"draws left an error of .* above tolerance 1e-06"):
+        asymptotic_loss(maps.identity(), drawn, temperature=TAU, tolerance=1e-6)
+
+
 def test_bad_maps_are_refused() -> None:
     with pytest.raises(ValueError, match="length 1"):
         value(lambda z: 2 * z, fixed())

@@ -195,17 +195,16 @@ def mean_correlation_coefficient(
 
 
 @functools.cache
-def mcc_reference(dim: int, draws: int = 2000) -> tuple[float, float]:
+def mcc_reference(dim: int) -> tuple[float, float]:
     """Mean and standard deviation of the mean correlation coefficient of a perfect map after a random rotation.
 
     For uniform z and h = Qz the correlation matrix is Q itself, so this is the best matching of |Q| over Haar Q,
-    by Monte Carlo with a fixed seed.
+    by Monte Carlo with a fixed seed: 2000 draws, 50 above 32 dimensions, where they hardly differ.
     """
     checks.integer("dim", dim, low=1)
     if dim == 1:
         return 1.0, 0.0
-    draws = draws if dim <= 32 else 50
-    q = np.abs(stats.ortho_group.rvs(dim, size=draws, random_state=0))
+    q = np.abs(stats.ortho_group.rvs(dim, size=2000 if dim <= 32 else 50, random_state=0))
     best = [m[optimize.linear_sum_assignment(m, maximize=True)].mean() for m in q]
     return float(np.mean(best)), float(np.std(best))
 

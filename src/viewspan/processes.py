@@ -153,8 +153,8 @@ class Patches(nn.Module):
 class InvertibleMLP(nn.Module):
     """Square layers with leaky ReLUs of slope .2 between them.
 
-    Columns have unit norm and each matrix is the first of 10,000 normal draws whose condition number is in the
-    lowest quarter, as in the published code.
+    Columns have unit norm and each matrix is the first of 10,000 normal draws (200 above 16 dimensions) whose
+    condition number is in their lowest quarter, as in the published code.
 
     Args:
         dim: d >= 2.
@@ -241,8 +241,8 @@ def patch_angles(k: int, variant: str) -> Tensor:
     return math.pi / left if variant == "code" else -math.pi / left.clamp_min(1)
 
 
-def _well_conditioned(dim: int, generator: torch.Generator, draws: int = 10_000) -> Tensor:
-    w = torch.randn(draws if dim <= 16 else 200, dim, dim, generator=generator)
+def _well_conditioned(dim: int, generator: torch.Generator) -> Tensor:
+    w = torch.randn(10_000 if dim <= 16 else 200, dim, dim, generator=generator)
     w = w / torch.linalg.vector_norm(w, dim=1, keepdim=True)
     condition = torch.linalg.cond(w)
     return w[int((condition <= condition.quantile(0.25)).nonzero()[0, 0])].clone()

@@ -199,6 +199,8 @@ def recordings(
     Returns:
         Values of shape (n_sessions · n_times, n_channels) and the session of each row.
     """
+    for channel in held:
+        checks.integer("held", channel, low=0, high=n_channels - 1)
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n_sessions, 1, n_channels)).repeat(n_times, axis=1)
     for channel in range(n_channels):
@@ -211,7 +213,7 @@ def recordings(
     return x.reshape(-1, n_channels), np.repeat(np.arange(n_sessions), n_times)
 
 
-def write_shapes(folder: Path, n: int, *, seed: int = 0) -> None:
+def write_shapes(folder: Path, n: int = 200, *, seed: int = 0) -> None:
     """A folder of n PNG files, one shape each."""
     from PIL import Image
 
@@ -221,16 +223,16 @@ def write_shapes(folder: Path, n: int, *, seed: int = 0) -> None:
         Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"shape_{i:04d}.png")
 
 
-def write_recordings(file: Path, *, seed: int = 0) -> None:
+def write_recordings(file: Path, n_sessions: int = 12, *, seed: int = 0) -> None:
     """A CSV with a session column and four channels; `ch0` is held in a session."""
-    values, session = recordings(seed=seed)
+    values, session = recordings(n_sessions, seed=seed)
     file.parent.mkdir(parents=True, exist_ok=True)
     header = ",".join(["session", *(f"ch{j}" for j in range(values.shape[1]))])
     rows = (",".join([f"s{s:02d}", *(f"{v:.6g}" for v in row)]) for s, row in zip(session, values))
     file.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
 
 
-def write_visits(file: Path, *, n_patients: int = 60, seed: int = 0) -> None:
+def write_visits(file: Path, n_patients: int = 60, *, seed: int = 0) -> None:
     """A CSV of paired scans: side and lesion size are held between a patient's two scans, brightness moves."""
     rng = np.random.default_rng(seed)
     lines = ["patient,side_a,side_b,lesion_mm_a,lesion_mm_b,brightness_a,brightness_b"]
@@ -248,15 +250,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m viewspan.testing", description=main.__doc__)
     parser.add_argument("kind", choices=("shapes", "recordings", "visits"))
     parser.add_argument("path", type=Path)
-    parser.add_argument("--n", type=int, default=200, help="number of shapes [200]")
+    parser.add_argument("--n", type=int, help="number of shapes [200], sessions [12] or patients [60]")
     parser.add_argument("--seed", type=int, default=0)
     given: Any = parser.parse_args(arguments)
-    if given.kind == "shapes":
-        write_shapes(given.path, given.n, seed=given.seed)
-    elif given.kind == "recordings":
-        write_recordings(given.path, seed=given.seed)
-    else:
-        write_visits(given.path, seed=given.seed)
+    write: Any = {"shapes": write_shapes, "recordings": write_recordings, "visits": write_visits}[given.kind]
+    write(given.path, *([] if given.n is None else [given.n]), seed=given.seed)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from viewspan.theory.model import Model
 Floats = npt.NDArray[np.float64]
 
 _LEVELS = {2: (48, 72, 108, 162, 324, 648), 3: (24, 36, 54, 80, 112), 4: (14, 20, 26)}
+_TOLERANCE = 5e-3  # nats
 _BLOCK = 8_000_000  # entries of a similarity matrix held at once
 _REPLICATES = 8
 _PAIRS, _ANCHORS, _NEGATIVES = 16_384, 1024, 4096
@@ -61,9 +62,9 @@ def asymptotic_loss(
     *,
     temperature: float,
     rho: float = 0.0,
-    tolerance: float = 5e-3,
+    tolerance: float | None = None,
     dtype: torch.dtype = torch.float32,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> AsymptoticLoss:
     r"""L∞(h): the loss at infinitely many negatives, minus log M.
 
@@ -75,16 +76,17 @@ def asymptotic_loss(
             by draws, and need `sample_support` where ρ > 0.
         temperature: τ > 0.
         rho: share ρ of negatives on the anchor's fibre.
-        tolerance: largest accepted difference of two quadrature rules, nats; a map too rough for it is refused.
+        tolerance: largest accepted `error`, nats; a map too rough for it is refused. None is 5e-3 for quadrature, and
+            no limit for draws.
         dtype: of the points handed to h.
-        seed: of the Sobol scrambling and the positives, where quadrature does not reach.
+        seed: of the Sobol scrambling and the positives of draws, None is 0; quadrature draws nothing and takes none.
 
     Returns:
         `AsymptoticLoss`.
 
     Raises:
-        ValueError: if h does not give finite unit rows.
-        RunFailed: if the finest two quadrature rules differ by more than `tolerance`.
+        ValueError: if h does not give finite unit rows, or for a seed where quadrature is used.
+        RunFailed: if the error is above `tolerance`.
 
     Example:
         >>> law = pairs.FixedLatents(dim=3, kappa=1 / 0.3, n_fixed=1, convention="subsphere")
@@ -93,12 +95,23 @@ def asymptotic_loss(
     """
     tau = checks.number("temperature", temperature, low=0, open_low=True)
     rho = checks.number("rho", rho, low=0, high=1)
-    checks.number("tolerance", tolerance, low=0, open_low=True)
-    checks.integer("seed", seed, low=0)
+    if tolerance is not None:
+        checks.number("tolerance", tolerance, low=0, open_low=True)
+    if seed is not None:
+        checks.integer("seed", seed, low=0)
     model = _smooth(law)
     if model is not None:
-        return _by_quadrature(h, model, tau, rho, tolerance, dtype)
-    return _by_replicates(h, law, tau, rho, dtype, seed)
+        if seed is not None:
+            raise ValueError(
+                f"seed must be left out where quadrature is used, which draws nothing, got {seed}"
+            )
+        return _by_quadrature(h, model, tau, rho, tolerance or _TOLERANCE, dtype)
+    found = _by_replicates(h, law, tau, rho, dtype, seed or 0)
+    if tolerance is not None and found.error > tolerance:
+        raise checks.RunFailed(
+            f"{found.nodes} draws left an error of {found.error:.2g} nats, above tolerance {tolerance:g}"
+        )
+    return found
 
 
 def _smooth(law: pairs.PairLaw) -> Model | None:

@@ -11,15 +11,15 @@ from viewspan.theory import finite_sample
 from viewspan.theory import model as models
 from viewspan.theory.model import floor
 from viewspan.theory.optimum import Problem, Squeeze, angles, best_squeeze, orthogonal_loss
-from viewspan.theory.verdict import Numbers, judge
+from viewspan.theory.verdict import Numbers, Verdict, judge
 
 _RULES = (16, 24, 36, 54, 81, 122, 183, 274, 411, 617)
 _TOLERANCE = {"orthogonal_loss": 1e-8, "lam": 1e-4, "loss": 1e-6, "r2": 1e-5, "ape": 1e-4}
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What the loss will prefer; all losses are L∞ = lim (L − log M) in nats.
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Verdict):
+    """What the loss will prefer, the numbers behind a `Verdict`; all losses are L∞ = lim (L − log M) in nats.
 
     Attributes:
         dim: d.
@@ -27,21 +27,15 @@ class Prediction:
         kappa: concentration κ of the positives.
         temperature: τ.
         rho: share ρ of the negatives on the fibre.
-        convention: ``ambient`` or ``subsphere``; None for full support.
+        convention: ``ambient`` or ``subsphere``; None where every pair has full support.
         orthogonal_loss: L∞ of any orthogonal map.
         floor: the least any measurable map can reach under any pair law (ρ = 0 only).
-        lower_bound: the best bound known for this law: no map has a lower loss.
         squeeze: the best map of the squeeze family.
-        incentive_nats: orthogonal_loss − inf L, the incentive to distort; None where nothing is known.
-        incentive_bits: the same in bits.
-        incentive: ``exact``, ``at_least`` or ``unknown``.
-        bound: one sentence that says what `incentive_nats` is.
-        rival: the map that gives it, or None where orthogonal maps are minimisers.
-        orthogonal_is_minimiser: True by a theorem, False where a better map is known, None where unknown.
-        theorem: what says so, or None.
         finite_m_coefficient: c of L_M − log M = L∞ + c/M for ``orthogonal``, ``squeeze`` and ``floor``.
         error: the largest of `errors`.
         errors: for each number, the difference of two quadrature rules (relative for ``lam``).
+        share: ε of full-support pairs where others hold latents; else None.
+        sigma: standard deviation of the turn, radians, where there is one; else None.
         ms: milliseconds taken.
     """
 
@@ -53,15 +47,7 @@ class Prediction:
     convention: str | None
     orthogonal_loss: float
     floor: float | None
-    lower_bound: float
     squeeze: Squeeze
-    incentive_nats: float | None
-    incentive_bits: float | None
-    incentive: str
-    bound: str
-    rival: str | None
-    orthogonal_is_minimiser: bool | None
-    theorem: str | None
     finite_m_coefficient: dict[str, float | None]
     error: float
     errors: dict[str, float]
@@ -71,7 +57,9 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, no Infinity and no NaN."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain = {
+            name: getattr(self, name) for name in (*Prediction.__annotations__, *Verdict.__annotations__)
+        }
         plain["squeeze"] = vars(self.squeeze)
         result: dict[str, Any] = records.jsonable(plain)
         return result

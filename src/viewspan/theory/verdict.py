@@ -25,7 +25,18 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The fields of `Prediction` that are judgements."""
+    """What is known of the minimisers under a law and a loss; losses are L∞ in nats.
+
+    Attributes:
+        lower_bound: the best bound known for this law: no map has a lower loss.
+        incentive_nats: orthogonal_loss − inf L, the incentive to distort; None where nothing is known.
+        incentive_bits: the same in bits.
+        incentive: ``exact``, ``at_least`` or ``unknown``.
+        bound: one sentence that says what `incentive_nats` is.
+        rival: the map that gives it, or None where orthogonal maps are minimisers.
+        orthogonal_is_minimiser: True by a theorem, False where a better map is known, None where unknown.
+        theorem: what says so, or None.
+    """
 
     lower_bound: float
     incentive_nats: float | None

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from viewspan import images, records, runtime, vision
-from viewspan.experiments import cifar10, sweep
-from viewspan.experiments.cells import Cell
+from viewspan import images, records, runtime, sweeps, vision
+from viewspan.experiments import cifar10
+from viewspan.sweeps import Cell
 
 START: dict[str, Any] = {
     "batch_size": 256, "lr": 1e-3, "temperature": 0.5, "pairs": "two-views", "head": "none", "weight_decay": 1e-4,
@@ -77,7 +77,7 @@ def main() -> None:
             }))
             for chosen in trials
         ]  # fmt: skip
-        done = sweep.run(cells, trial, store, jobs=given.jobs)
+        done = sweeps.run(cells, trial, store, jobs=given.jobs)
         for outcome in done.failed:
             print(f"failed: {outcome.name}: {outcome.error}", flush=True)
         for record in done.records:

@@ -20,8 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core a cell, in the loop as
 
 import numpy as np
 
-from viewspan import records, runtime
-from viewspan.experiments import sweep
+from viewspan import records, runtime, sweeps
 
 
 def multiply(settings: dict[str, Any]) -> tuple[records.Record, None]:
@@ -35,10 +34,10 @@ def multiply(settings: dict[str, Any]) -> tuple[records.Record, None]:
     return record, None
 
 
-def seconds_of(cells: list[sweep.Cell], jobs: int) -> float:
+def seconds_of(cells: list[sweeps.Cell], jobs: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        result = sweep.run(cells, multiply, records.Store(folder), jobs=jobs)
+        result = sweeps.run(cells, multiply, records.Store(folder), jobs=jobs)
         assert result.ran == len(cells), result
         return time.perf_counter() - start
 
@@ -54,7 +53,7 @@ def main() -> None:
     start = time.perf_counter()
     multiply({"seed": 0, "products": 50})
     products = max(1, round(50 * options.seconds / (time.perf_counter() - start)))
-    cells = [sweep.Cell("multiply", {"seed": seed, "products": products}) for seed in range(options.cells)]
+    cells = [sweeps.Cell("multiply", {"seed": seed, "products": products}) for seed in range(options.cells)]
     loops, ones, twos = [], [], []
     for _ in range(3):
         start = time.perf_counter()

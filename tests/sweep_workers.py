@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from viewspan import records
-from viewspan.experiments import sweep
+from viewspan import records, sweeps
 
 
 def walk(settings: dict[str, Any]) -> tuple[records.Record, dict[str, np.ndarray]]:
@@ -63,8 +62,8 @@ def threads(settings: dict[str, Any]) -> tuple[records.Record, None]:
     return records.Record(experiment="threads", settings=settings, result=found), None
 
 
-def cells(count: int, **more: Any) -> list[sweep.Cell]:
-    return [sweep.Cell("walk", {"seed": seed, "steps": 50, **more}) for seed in range(count)]
+def cells(count: int, **more: Any) -> list[sweeps.Cell]:
+    return [sweeps.Cell("walk", {"seed": seed, "steps": 50, **more}) for seed in range(count)]
 
 
 def main() -> None:
@@ -73,7 +72,7 @@ def main() -> None:
     Path(f"{folder}.ready{os.getpid()}").touch()
     while len(list(Path(folder).parent.glob(f"{Path(folder).name}.ready*"))) < int(sys.argv[5]):
         time.sleep(0.01)
-    result = sweep.run(cells(count, seconds=seconds), walk, records.Store(folder), jobs=jobs)
+    result = sweeps.run(cells(count, seconds=seconds), walk, records.Store(folder), jobs=jobs)
     print(json.dumps({"ran": result.ran, "reused": result.reused, "records": len(result.records)}))
 
 

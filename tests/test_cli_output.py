@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import viewspan
 from report_records import everything
 from viewspan import records, testing
 from viewspan.cli import terminal
@@ -178,7 +179,7 @@ def test_signs_are_spelled_out() -> None:
 def test_every_sign_that_the_package_prints_has_a_spelling() -> None:
     """Escapes are for names of the user's; what the package says itself is readable."""
     signs: set[str] = set()
-    for path in Path(records.__file__).parent.rglob("*.py"):
+    for path in Path(viewspan.__file__).parent.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         pages = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
         texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from viewspan import encoders, experiments, losses, metrics, pairs, records, sphere
-from viewspan.experiments import dose, law, lifting, progressive, rho, sweep, synthetic, tagged
-from viewspan.experiments.cells import Cell
+from viewspan import encoders, experiments, losses, metrics, pairs, records, sphere, sweeps
+from viewspan.experiments import dose, law, lifting, progressive, rho, synthetic, tagged
+from viewspan.sweeps import Cell
 from viewspan.theory import maps
 
 MODULES = (rho, progressive, law, dose, tagged)
@@ -133,13 +133,13 @@ def test_a_table_reruns_from_records_without_training(module: ModuleType, tmp_pa
     few = [cell for cell in (standard or cells) if cell.settings["process"] != "patches"]
     few = [few[1], few[len(few) // 2 + 1]] if module is not law else [cells[0]]
     store = records.Store(tmp_path)
-    first = sweep.run(few, module.run, store)
+    first = sweeps.run(few, module.run, store)
     assert (first.ran, first.failed) == (len(few), [])
 
     def never(settings: dict[str, Any]) -> Any:
         raise AssertionError("trained again")
 
-    again = sweep.run(few, never, store)
+    again = sweeps.run(few, never, store)
     assert (again.reused, again.ran, again.failed) == (len(few), 0, [])
     table = module.table(again.records)
     assert json.loads(json.dumps(records.jsonable(table), allow_nan=False)) == records.jsonable(

@@ -122,10 +122,11 @@ def test_one_recipe_serves_the_nine_cells_of_a_profile() -> None:
 KILLED = """
 import sys
 from viewspan import records
-from viewspan.experiments import cells, cifar10, sweep
+from viewspan import sweeps
+from viewspan.experiments import cifar10
 import json
 settings = json.loads(sys.argv[1])
-done = sweep.run([cells.Cell("cifar10", settings)], cifar10.run, records.Store(sys.argv[2]))
+done = sweeps.run([sweeps.Cell("cifar10", settings)], cifar10.run, records.Store(sys.argv[2]))
 assert not done.failed, done.failed
 """
 

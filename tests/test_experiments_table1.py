@@ -7,7 +7,7 @@ import pytest
 
 from viewspan import experiments, records
 from viewspan.experiments import synthetic, table1
-from viewspan.experiments.cells import SEEDS
+from viewspan.experiments.profiles import SEEDS
 
 
 def tiny(**changes):
@@ -142,9 +142,9 @@ def test_a_named_stream_is_its_own():
 @pytest.mark.slow
 def test_quick_profile_meets_its_quality(tmp_path):
     """One seed of the whole table; three seeds are what the published quality lines speak of."""
-    from viewspan.experiments import sweep
+    from viewspan import sweeps
 
-    result = sweep.run(table1.cells(seeds=1), table1.run, records.Store(tmp_path), jobs=2)
+    result = sweeps.run(table1.cells(seeds=1), table1.run, records.Store(tmp_path), jobs=2)
     assert not result.failed
     at = {key(r.settings): r.result for r in result.records}
     least = {"identity": 0.99, "linear": 0.99, "invertible_mlp": 0.99, "spiral": 0.97, "patches": 0.93}

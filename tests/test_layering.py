@@ -9,7 +9,7 @@ ROOT = Path(viewspan.__file__).parent
 TIERS = (
     {"checks"},
     {"runtime", "sphere", "records"},
-    {"pairs", "processes", "losses", "metrics"},
+    {"pairs", "processes", "losses", "metrics", "sweeps"},
     {"encoders"},  # inverse encoders are shaped like the processes they undo
     {"theory", "diagnosis", "training", "images", "testing"},
     {"auditing", "vision"},

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from viewspan import records
-from viewspan.records import Record, RecordError, Store
+from viewspan.records import Record, RecordError, Store, claims
 
 
 def record(seed: int = 0, **result: object) -> Record:
@@ -172,7 +172,7 @@ def test_one_claim_at_a_time(tmp_path: Path) -> None:
 def test_an_interrupted_process_gives_up_its_own_claim_only(tmp_path: Path) -> None:
     store = Store(tmp_path)
     path = store.path("table1", {}).with_suffix(".claim")
-    assert records.Claim.take(path) is not None
+    assert claims.Claim.take(path) is not None
     store.abandon("table1", {})
     assert not path.exists()
     store.abandon("table1", {})
@@ -182,7 +182,7 @@ def test_an_interrupted_process_gives_up_its_own_claim_only(tmp_path: Path) -> N
 
 
 def test_a_live_claim_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "CLAIM_EXPIRES", 0.4)
+    monkeypatch.setattr(claims, "CLAIM_EXPIRES", 0.4)
     store = Store(tmp_path)
     with store.claim("table1", {}):
         time.sleep(1.0)
@@ -194,7 +194,7 @@ def test_a_claim_no_longer_renewed_is_taken_over(tmp_path: Path) -> None:
     path = store.path("table1", {}).with_suffix(".claim")
     with store.claim("table1", {}) as suspended:
         assert suspended is not None
-        old = time.time() - 2 * records.CLAIM_EXPIRES
+        old = time.time() - 2 * claims.CLAIM_EXPIRES
         os.utime(path, (old, old))
         with store.claim("table1", {}) as heir:
             assert heir is not None
@@ -215,7 +215,7 @@ def test_a_claim_no_longer_renewed_is_taken_over(tmp_path: Path) -> None:
 def test_a_dead_process_holds_no_claim(tmp_path: Path, owner: dict | None, held: bool) -> None:
     store = Store(tmp_path)
     path = store.path("table1", {}).with_suffix(".claim")
-    path.write_text("" if owner is None else json.dumps({"host": records._host(), "token": "x", **owner}))
+    path.write_text("" if owner is None else json.dumps({"host": claims.host(), "token": "x", **owner}))
     assert store.claimed("table1", {}) is held
     with store.claim("table1", {}) as claim:
         assert (claim is None) is held

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from viewspan import checks, records, runtime
-from viewspan.experiments import engines, sweep
+from viewspan import checks, records, runtime, sweeps
+from viewspan.sweeps import engines
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -76,16 +76,18 @@ def test_loky_shards_and_dask_write_the_same_records(tmp_path: Path) -> None:
     cells = workers.cells(40)
     for shard in (None, (1, 2), (2, 2)):
         folder = "serial" if shard is None else "shards"
-        sweep.run(cells, workers.walk, records.Store(tmp_path / folder), shard=shard)
+        sweeps.run(cells, workers.walk, records.Store(tmp_path / folder), shard=shard)
     ended: list[str] = []
     store = records.Store(tmp_path / "loky")
-    result = sweep.run(cells, workers.walk, store, jobs=2, on_done=lambda outcome: ended.append(outcome.name))
+    result = sweeps.run(
+        cells, workers.walk, store, jobs=2, on_done=lambda outcome: ended.append(outcome.name)
+    )
     assert (result.ran, result.reused, result.failed) == (40, 0, [])
     assert sorted(ended) == sorted(f"walk seed={seed}" for seed in range(40))
     assert [record.settings["seed"] for record in result.records] == list(range(40))
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         address = cluster.scheduler_address
-        result = sweep.run(
+        result = sweeps.run(
             cells, workers.walk, records.Store(tmp_path / "dask"), backend="dask", address=address
         )
         assert (result.ran, len(result.records)) == (40, 40)
@@ -99,11 +101,11 @@ def test_loky_shards_and_dask_write_the_same_records(tmp_path: Path) -> None:
 def test_what_is_finished_is_reused_unless_fresh(tmp_path: Path) -> None:
     store = records.Store(tmp_path / "runs")
     cells = workers.cells(3)
-    assert sweep.run(cells[:2], workers.walk, store).ran == 2
-    result = sweep.run([*cells, cells[0]], workers.walk, store)  # the last is asked for twice
+    assert sweeps.run(cells[:2], workers.walk, store).ran == 2
+    result = sweeps.run([*cells, cells[0]], workers.walk, store)  # the last is asked for twice
     assert (result.ran, result.reused, len(result.records)) == (1, 3, 4)
     assert log(tmp_path) == [0, 1, 2]
-    assert sweep.run(cells, workers.walk, store, fresh=True).ran == 3
+    assert sweeps.run(cells, workers.walk, store, fresh=True).ran == 3
     assert log(tmp_path) == [0, 0, 1, 1, 2, 2]
     record = store.find(*cells[0])
     assert record is not None
@@ -114,7 +116,7 @@ def test_what_is_finished_is_reused_unless_fresh(tmp_path: Path) -> None:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_cell_that_fails_is_named_and_stops_no_other(tmp_path: Path, jobs: int) -> None:
     store = records.Store(tmp_path / "runs")
-    result = sweep.run(workers.cells(5), workers.sometimes_fails, store, jobs=jobs)
+    result = sweeps.run(workers.cells(5), workers.sometimes_fails, store, jobs=jobs)
     failed = sorted(result.failed, key=lambda outcome: outcome.name)
     assert [outcome.name for outcome in failed] == ["walk seed=1", "walk seed=4"]
     assert failed[0].error is not None
@@ -126,8 +128,8 @@ def test_a_cell_that_fails_is_named_and_stops_no_other(tmp_path: Path, jobs: int
 def test_a_killed_worker_is_replaced_and_its_cell_run_again(tmp_path: Path) -> None:
     store = records.Store(tmp_path / "runs")
     seeds = [0, 1, 2, 3, 99, 4, 5]
-    cells = [sweep.Cell("walk", {"seed": seed, "steps": 50}) for seed in seeds]
-    result = sweep.run(cells, workers.dies_once, store, jobs=2)
+    cells = [sweeps.Cell("walk", {"seed": seed, "steps": 50}) for seed in seeds]
+    result = sweeps.run(cells, workers.dies_once, store, jobs=2)
     assert [record.settings["seed"] for record in result.records] == [0, 1, 2, 3, 4, 5]
     assert sorted(result.died) == ["walk seed=3", "walk seed=99"]
     assert [outcome.name for outcome in result.failed] == ["walk seed=99"]
@@ -162,7 +164,7 @@ def test_an_interrupted_sweep_keeps_what_had_finished(
     kept = len(list(runs.glob("*.json")))
     assert 2 <= kept < 6
     store = records.Store(runs)
-    result = sweep.run(workers.cells(6, seconds=0.4), workers.walk, store)  # a dead claim is no hindrance
+    result = sweeps.run(workers.cells(6, seconds=0.4), workers.walk, store)  # a dead claim is no hindrance
     assert (result.ran, result.reused, result.waiting) == (6 - kept, kept, 0)
     assert log(tmp_path) == list(range(6))
     assert len(content(runs)) == 6
@@ -175,7 +177,7 @@ def test_workers_end_with_a_killed_sweep_and_their_cells_are_run_again(tmp_path:
     until(lambda: len(list(runs.glob("*.claim"))) == 2)
     process.kill()
     process.communicate(timeout=60)
-    result = sweep.run(workers.cells(6, seconds=2.0), workers.walk, records.Store(runs))
+    result = sweeps.run(workers.cells(6, seconds=2.0), workers.walk, records.Store(runs))
     assert (len(result.records), result.failed) == (6, [])
     assert len(content(runs)) == 6
 
@@ -187,7 +189,7 @@ def test_dask_runs_a_dead_workers_cell_on_another(tmp_path: Path) -> None:
     store = records.Store(tmp_path / "runs")
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         address = cluster.scheduler_address
-        result = sweep.run(workers.cells(6), workers.dies_once, store, backend="dask", address=address)
+        result = sweeps.run(workers.cells(6), workers.dies_once, store, backend="dask", address=address)
     assert result.failed == []
     assert [record.settings["seed"] for record in result.records] == [0, 1, 2, 3, 4, 5]
     assert log(tmp_path) == [0, 1, 2, 3, 4, 5]
@@ -205,14 +207,14 @@ def test_a_dask_cluster_without_workers_is_not_waited_for_without_end(
         LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
         pytest.raises(checks.RunFailed, match=r"has had no worker for .* s; finished records are kept"),
     ):
-        sweep.run(workers.cells(2), workers.walk, store, backend="dask", address=cluster.scheduler_address)
+        sweeps.run(workers.cells(2), workers.walk, store, backend="dask", address=cluster.scheduler_address)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_cores_are_divided_among_the_workers(tmp_path: Path, torch: bool) -> None:
-    cells = [sweep.Cell("threads", {"seed": seed, "torch": torch}) for seed in range(2)]
-    found = sweep.run(cells, workers.threads, records.Store(tmp_path), jobs=2).records
+    cells = [sweeps.Cell("threads", {"seed": seed, "torch": torch}) for seed in range(2)]
+    found = sweeps.run(cells, workers.threads, records.Store(tmp_path), jobs=2).records
     share = max(1, runtime.cores() // 2)
     for record in found:
         assert record.result["omp"] == str(share)
@@ -225,7 +227,7 @@ def test_cores_are_divided_among_the_workers(tmp_path: Path, torch: bool) -> Non
 def test_a_worker_that_answers_for_another_cell_is_refused(tmp_path: Path) -> None:
     store = records.Store(tmp_path)
     wrong = records.Record(experiment="walk", settings={"seed": 7}, result={})
-    result = sweep.run(workers.cells(1), lambda settings: (wrong, None), store)
+    result = sweeps.run(workers.cells(1), lambda settings: (wrong, None), store)
     assert "must return the record of its cell" in str(result.failed[0].error)
     assert records.read_all([tmp_path]) == ([], [])
 
@@ -234,7 +236,7 @@ def test_nan_in_a_result_becomes_null(tmp_path: Path) -> None:
     def undefined(settings: dict) -> tuple[records.Record, None]:
         return records.Record(experiment="walk", settings=settings, result={"r2": np.float64("nan")}), None
 
-    (record,) = sweep.run(workers.cells(1), undefined, records.Store(tmp_path)).records
+    (record,) = sweeps.run(workers.cells(1), undefined, records.Store(tmp_path)).records
     assert record.result == {"r2": None}
 
 
@@ -251,7 +253,7 @@ def test_options_that_do_not_fit_are_named(tmp_path: Path) -> None:
         ({"backend": "dask", "address": "nonsense://"}, "address must be that of a running Dask scheduler"),
     ]:
         with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-            sweep.run(workers.cells(2), workers.walk, store, **options)
+            sweeps.run(workers.cells(2), workers.walk, store, **options)
     for text in ("0/2", "3/2", "1", "a/b", "-1/2", "1/2/3"):
         with pytest.raises(ValueError, match="shard must be i/n"):
-            sweep.parse_shard(text)
+            sweeps.parse_shard(text)

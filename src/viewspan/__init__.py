@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         processes,
         records,
         sphere,
+        sweeps,
         testing,
         theory,
         training,
@@ -44,11 +45,11 @@ _VERBS = {
 }
 _MODULES = (
     "auditing", "diagnosis", "encoders", "experiments", "images", "losses", "metrics", "pairs", "processes",
-    "records", "sphere", "testing", "theory", "training", "vision",
+    "records", "sphere", "sweeps", "testing", "theory", "training", "vision",
 )  # fmt: skip
 __all__ = [
     "audit", "auditing", "diagnose", "diagnosis", "encoders", "experiments", "fit", "images", "losses", "metrics",
-    "pairs", "predict", "processes", "records", "score", "sphere", "testing", "theory", "training", "vision",
+    "pairs", "predict", "processes", "records", "score", "sphere", "sweeps", "testing", "theory", "training", "vision",
 ]  # fmt: skip
 
 

@@ -16,8 +16,7 @@ from viewspan.cli import terminal
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from viewspan.experiments.cells import Cell, Outcome
-    from viewspan.experiments.sweep import SweepResult
+    from viewspan.sweeps import Cell, Outcome, SweepResult
 
 Experiment = Literal["table1", "rho", "progressive", "law", "dose", "tagged", "cifar10"]
 
@@ -63,8 +62,7 @@ def reproduce(
 
     Losses are in nats. Finished cells are kept as records and reused; an interrupted cell leaves none.
     """
-    from viewspan import runtime
-    from viewspan.experiments import sweep
+    from viewspan import runtime, sweeps
 
     module = importlib.import_module(f"viewspan.experiments.{experiment}")
     options: dict[str, Any] = {"seeds": seeds}
@@ -79,7 +77,7 @@ def reproduce(
     result = _sweep(
         module, cells, out or Path("runs") / experiment,
         jobs=(runtime.cores() if jobs is None else jobs) if backend == "loky" else 1,
-        shard=None if shard is None else sweep.parse_shard(shard),
+        shard=None if shard is None else sweeps.parse_shard(shard),
         backend=backend, address=address, fresh=fresh,
     )  # fmt: skip
     _print(module.table(result.records), as_json)
@@ -127,7 +125,7 @@ def _cells(
     import inspect
 
     from viewspan import checks, runtime
-    from viewspan.experiments.cells import Cell
+    from viewspan.sweeps import Cell
 
     known = inspect.signature(module.cells).parameters
     for name in options.keys() - known.keys():
@@ -142,20 +140,19 @@ def _cells(
 
 def _sweep(module: Any, cells: list[Cell], out: Path, **how: Any) -> SweepResult:
     """Run the cells, a line on stderr as each ends, and a closing count."""
-    from viewspan import records
-    from viewspan.experiments import sweep
+    from viewspan import records, sweeps
 
     console = terminal.console(stderr=True, highlight=False)
     start = time.perf_counter()
     done = 0
-    total = len(sweep.take_shard(cells, how.get("shard")))
+    total = len(sweeps.take_shard(cells, how.get("shard")))
 
     def show(outcome: Outcome) -> None:
         nonlocal done
         done += 1
         console.print(_progress(outcome, done, total), soft_wrap=True)
 
-    result = sweep.run(cells, module.run, records.Store(out), on_done=show, **how)
+    result = sweeps.run(cells, module.run, records.Store(out), on_done=show, **how)
     console.print(
         f"reused {result.reused} of {total}, ran {result.ran}, failed {len(result.failed)} "
         f"in {time.perf_counter() - start:.0f} s; records in {out}"

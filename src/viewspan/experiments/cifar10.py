@@ -20,8 +20,9 @@ import torch
 
 from viewspan import experiments, images, losses, records, runtime, vision
 from viewspan.experiments import claims
-from viewspan.experiments.cells import SEEDS, Cell, choose_seeds, validated
+from viewspan.experiments.profiles import SEEDS, choose_seeds, validated
 from viewspan.experiments.summary import spread
+from viewspan.sweeps import Cell
 from viewspan.vision import drawing
 
 NAME = "cifar10"

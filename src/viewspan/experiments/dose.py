@@ -16,7 +16,8 @@ import numpy as np
 
 from viewspan import pairs, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell, choose_seeds
+from viewspan.experiments.profiles import choose_seeds
+from viewspan.sweeps import Cell
 from viewspan.theory import mixtures
 
 NAME = "dose"

@@ -14,7 +14,8 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell, choose_seeds
+from viewspan.experiments.profiles import choose_seeds
+from viewspan.sweeps import Cell
 
 NAME = "law"
 TITLE = "The corrected loss under both laws, with and without a uniformity term"

@@ -12,7 +12,8 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell, choose_seeds
+from viewspan.experiments.profiles import choose_seeds
+from viewspan.sweeps import Cell
 
 NAME = "progressive"
 TITLE = "Table 7: recovery of ten latents against the number that is held"

@@ -14,7 +14,8 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell, choose_seeds
+from viewspan.experiments.profiles import choose_seeds
+from viewspan.sweeps import Cell
 
 NAME = "rho"
 TITLE = "Tables 8 to 11: recovery against the share ρ of negatives on the anchor's fibre"

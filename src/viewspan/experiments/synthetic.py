@@ -32,7 +32,7 @@ from viewspan import (
     training,
 )
 from viewspan.experiments import lifting
-from viewspan.experiments.cells import validated
+from viewspan.experiments.profiles import validated
 
 ProcessName = Literal["identity", "linear", "spiral", "patches", "invertible_mlp", "monomial"]
 PROCESSES: tuple[str, ...] = get_args(ProcessName)

@@ -13,7 +13,8 @@ import numpy as np
 
 from viewspan import experiments, records
 from viewspan.experiments import summary, synthetic
-from viewspan.experiments.cells import Cell, choose_seeds
+from viewspan.experiments.profiles import choose_seeds
+from viewspan.sweeps import Cell
 
 NAME = "tagged"
 TITLE = "Tagged pairs: recovery against the share of pairs known to move every latent"

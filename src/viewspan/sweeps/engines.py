@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from viewspan import checks, records, runtime
-from viewspan.experiments.cells import Cell, Outcome, Task, one_line
+from viewspan.sweeps.cells import Cell, Outcome, Task, one_line
 
 if TYPE_CHECKING:
     from dask.distributed import Client, as_completed

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from viewspan import checks, records
-from viewspan.experiments import engines
-from viewspan.experiments.cells import Cell, Outcome, Task, Worker, names
+from viewspan.sweeps import engines
+from viewspan.sweeps.cells import Cell, Outcome, Task, Worker, names
 
 POLL = 0.25  # seconds between looks at cells that another sweep is running
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import pydantic
-
-from viewspan import checks, records
+from viewspan import records
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,30 +18,12 @@ if TYPE_CHECKING:
 # settings -> record and arrays; one with an argument `scratch` is given a folder for what it needs to go on after a kill
 Worker: TypeAlias = "Callable[..., tuple[records.Record, Mapping[str, np.ndarray] | None]]"
 
-SEEDS = {"quick": 1, "paper": 5}  # a profile's own number
-
 
 class Cell(NamedTuple):
     """One run to be made: which experiment, with which settings."""
 
     experiment: str
     settings: dict[str, Any]
-
-
-def choose_seeds(profile: str, seeds: int | None, known: Mapping[str, int] = SEEDS) -> range:
-    """The seeds 0, 1, … of a profile: as many as asked for, else the profile's own number."""
-    checks.choice("profile", profile, tuple(known))
-    return range(checks.integer("seeds", known[profile] if seeds is None else seeds, low=1))
-
-
-def validated(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings checked and filled in with every default, as JSON values; the error names the field and the rule."""
-    try:
-        return model.model_validate(settings).model_dump(mode="json")
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}, got {first['input']!r}") from None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-# Two commands matter: `make demo` trains and prints the reproduction, `make test` runs the suite.
-# Both need only Python 3.11+ and a package index.
+# Two commands matter: `make demo` trains and prints the reproduction, `make test` runs the suite; `make docs` builds the
+# guide and the API pages into site/. They need only Python 3.11+ and a package index.
 SHELL := /bin/sh
 PYTHON ?= python3
 OUT ?= runs/table1
-.PHONY: demo test check env clean
+.PHONY: demo test check docs env clean
 
 env: .venv/.viewspan
 
@@ -20,5 +20,8 @@ test: env
 check: env
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
+docs: env
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet && echo "docs: site/index.html"
+
 clean:
-	rm -rf .venv .tools runs
+	rm -rf .venv .tools runs site

@@ -26,6 +26,8 @@ from pathlib import Path
 
 import pytest
 
+import viewspan
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(
@@ -141,6 +143,56 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def references(text: str) -> set[str]:
+    """Numbered things of a page, ranges and lists written out: "Tables 1 and 3 to 5" is four of them."""
+    found = set()
+    for word, numbers in re.findall(
+        r"(Theorem|Table|Algorithm)s? (\d[\d.]*(?:(?:, | and | to )\d[\d.]*)*)", text
+    ):
+        for part in re.split(r", | and ", numbers):
+            first, _, last = (end.rstrip(".") for end in part.partition(" to "))
+            ends = range(int(first), int(last) + 1) if last else (first,)
+            found |= {f"{word} {number}" for number in ends}
+    return found | set(re.findall(r"Eq\. \(\d+\)", text))
+
+
+def test_references_are_written_out() -> None:
+    text = "Tables 1 and 3 to 5, Theorem 4.4, Theorems 4.5 and 4.6. See Eq. (6)."
+    assert sorted(references(text)) == [
+        "Eq. (6)", "Table 1", "Table 3", "Table 4", "Table 5", "Theorem 4.4", "Theorem 4.5", "Theorem 4.6",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["theory.md", "reproduce.md"])
+def test_what_a_page_refers_to_is_found_in_the_source(name: str) -> None:
+    named = references((ROOT / "docs" / name).read_text(encoding="utf-8"))
+    assert len(named) > 3
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    missing = [
+        reference for reference in sorted(named) if not re.search(rf"{re.escape(reference)}(?!\d)", source)
+    ]
+    assert not missing, f"{name}: no line of the source says {', '.join(missing)}"
+
+
+def test_every_equation_of_the_theory_page_is_found_at_its_function_and_its_test() -> None:
+    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|.*\| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    tests = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py")}
+    for number, functions, proofs in rows:
+        at = re.findall(rf"def (\w+)\(.*# .*theory\.md \({number}\)", source)
+        assert at, f"equation {number}: no function is marked `# theory.md ({number})`"
+        for name in re.findall(r"`(?:[\w.]+\.)?(\w+)`", functions):
+            assert re.search(rf"^\s*def {name}\(", source, re.MULTILINE), (
+                f"equation {number}: no function {name}"
+            )
+        for name in re.findall(r"`(\w+(?:\.py)?)`", proofs):
+            assert name in tests or any(f"def {name}(" in text for text in tests.values()), (
+                f"equation {number}: {name}"
+            )
+
+
 def test_the_marks_are_understood() -> None:
     text = (
         "```python\nx = 1\nprint(x)\n# 1\n```\n\n<!-- slow -->\n```console\n$ a \\\n  b\nshown\n$ c\n```\n"
@@ -154,3 +206,11 @@ def test_the_marks_are_understood() -> None:
     assert agree("loss −1.355 of isometry", "loss -1.36 of  isometry")
     assert not agree("loss 1.3", "loss 1.4")
     assert not agree("loss 1.3", "gain 1.3")
+
+
+def test_the_site_has_a_page_for_every_public_module() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for name in viewspan._MODULES:
+        page = ROOT / "docs" / "api" / f"{name}.md"
+        assert f"::: viewspan.{name}\n" in page.read_text(encoding="utf-8")
+        assert f"api/{name}.md" in site

@@ -62,13 +62,13 @@ def diagnose(z: metrics.Rows, h: metrics.Rows, law: pairs.PairLaw) -> Diagnosis:
         - ``r2``, ``r2_held``, ``r2_free``: held-out linear R², of all, held and free coordinates; 1 best.
         - ``ape``: angle preservation error, in [0, 2]; 0 best.
         - ``isometry_residual``, ``squeeze_residual``: mean squared distance to the best isometry and to the best
-          h_λ up to rotation, in [0, 4]; ``lam``: that λ, in [0.02, 50].
+            h_λ up to rotation, in [0, 4]; ``lam``: that λ, in [0.02, 50].
         - ``fold_r2``, ``fold_r2_even``: R² along the worst-recovered direction b, of ⟨b, z⟩ and of |⟨b, z⟩| or its
-          square, whichever is read out better (a fold that has spread over the sphere bends both).
+            square, whichever is read out better (a fold that has spread over the sphere bends both).
         - ``fibre_alignment``: E⟨h, h'⟩ over rows with one u; ``fibre_radius``: √(1 − that), the radius of a fibre's
-          image about its own centroid; ``fibre_alignment_isometry``: the first number for an isometry.
+            image about its own centroid; ``fibre_alignment_isometry``: the first number for an isometry.
         - ``within_fibre_error``, ``gram_error``: mean squared error of ⟨h, h'⟩ against ⟨z, z'⟩ over rows with one
-          u, and over all; ``great_error``: that against ⟨w, w'⟩, w = v/‖v‖, over rows with one u.
+            u, and over all; ``great_error``: that against ⟨w, w'⟩, w = v/‖v‖, over rows with one u.
         - ``smallest_share``: smallest eigenvalue of E hhᵀ times k, 1 for a uniform image, 0 for a deficient rank.
 
     Raises:

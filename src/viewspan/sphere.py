@@ -120,7 +120,7 @@ def von_mises_fisher(mean: Tensor, kappa: float | Tensor, *, generator: torch.Ge
     return x.reshape(shape).to(mean.dtype)
 
 
-def log_phi(n: int, a: npt.ArrayLike) -> Floats:
+def log_phi(n: int, a: npt.ArrayLike) -> Floats:  # theory.md (1)
     r"""log Φ_n(a), where Φ_n(a) = E exp(a·cos) over uniform S^(n-1).
 
     Φ_n(a) = Γ(n/2)(2/a)^(n/2-1) I_(n/2-1)(a); Φ_1 = cosh. Stable from a = 0 to 1e6 and beyond, for any n.
@@ -145,7 +145,7 @@ def log_phi_scaled(n: int, a: npt.ArrayLike) -> Floats:
     return _log_phi_scaled(n, _argument(n, a))
 
 
-def mean_cosine(n: int, a: npt.ArrayLike) -> Floats:
+def mean_cosine(n: int, a: npt.ArrayLike) -> Floats:  # theory.md (1)
     r"""A_n(a) = I_(n/2)(a)/I_(n/2-1)(a) = (a/n)·Φ_(n+2)(a)/Φ_n(a), the mean cosine of a von Mises-Fisher law.
 
     A_1 = tanh, A_3 = coth a − 1/a. Between 0 (a = 0) and 1 (a → ∞).

@@ -181,7 +181,9 @@ def evaluate(
     error reported an upper bound.
 
     Args:
-        f, g, law: as in `fit`; f is left in the mode it came in.
+        f: as in `fit`; left in the mode it came in.
+        g: as in `fit`.
+        law: as in `fit`.
         temperature: τ > 0.
         rho: share of negatives from the anchor's fibre, in [0, 1].
         n: anchors, >= 2.

@@ -127,7 +127,9 @@ def agreement(
 
     Args:
         labels: shape (n, k), any values that can be told apart.
-        clusters, resamples, seed: as for `stability`.
+        clusters: as for `stability`.
+        resamples: as for `stability`.
+        seed: as for `stability`.
     """
     raw = np.asarray(labels)
     if raw.ndim != 2 or raw.shape[1] < 2 or raw.shape[0] < 2:

@@ -60,7 +60,8 @@ def audit(
         cluster: column that names what to resample (patients); for images ``class``, the class folder.
         noise: standard deviation of measurement noise in each coordinate of an embedding, the floor for held
             directions; an array ``repeats`` in the data gives it from repeated measurement.
-        require_moved, require_held: gates such as ``hue`` or ``hue=0.2``, a bound on S = 1 − ICC.
+        require_moved: gates such as ``hue`` or ``hue=0.2``, a lower bound on S = 1 − ICC.
+        require_held: gates in the same form, an upper bound on S.
         split: subfolder or CIFAR-10 split of images.
         order: ``fixed`` or ``random`` order of a pipeline's operations.
         sampling: how many anchors and views, resamples, the seed.
@@ -144,7 +145,11 @@ def lint(
     """Mechanical faults of a view pipeline on the first images of a set, in seconds.
 
     Args:
-        data, views, split, order, skip_bad: as for `audit`, one pipeline.
+        data: images, as for `audit`.
+        views: one pipeline.
+        split: as for `audit`.
+        order: as for `audit`.
+        skip_bad: as for `audit`.
         seed: of the views looked at.
 
     Returns:

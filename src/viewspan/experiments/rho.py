@@ -80,10 +80,10 @@ def published(s: dict[str, Any]) -> dict[str, Any] | None:
     tables = experiments.published()
     column = f"{s['process']}/{s['encoder']}"
     names = {
-        "r2": "table8_rho_r2",
-        "mcc": "table9_rho_mcc",
-        "ape": "table10_rho_ape",
-        "loss": "table11_rho_loss",
+        "r2": "table8_rho_r2",  # Table 8
+        "mcc": "table9_rho_mcc",  # Table 9
+        "ape": "table10_rho_ape",  # Table 10
+        "loss": "table11_rho_loss",  # Table 11
     }
     found: dict[str, Any] = {
         key: next(row[column] for row in tables[table] if math.isclose(row["rho"], s["rho"]))

@@ -98,9 +98,13 @@ def published(s: dict[str, Any]) -> dict[str, Any] | None:
     if r2 is None or s["convention"] != "subsphere":
         return None
     if s["pairs"] == "holds":
-        more = tables["table3_holds_mlp"][s["process"]]
+        more = tables["table3_holds_mlp"][s["process"]]  # Table 3
     else:
-        names = {"mcc": "table4_violated_mcc", "ape": "table5_violated_ape", "loss": "table6_violated_loss"}
+        names = {
+            "mcc": "table4_violated_mcc",  # Table 4
+            "ape": "table5_violated_ape",  # Table 5
+            "loss": "table6_violated_loss",  # Table 6
+        }
         more = {key: tables[table][s["process"]][column] for key, table in names.items()}
     return {
         "r2": r2["mean"],

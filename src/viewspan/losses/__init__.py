@@ -227,7 +227,8 @@ class TaggedInfoNCE(nn.Module):
         """The loss, a scalar in nats.
 
         Args:
-            anchor, positive: shape (n, d).
+            anchor: shape (n, d).
+            positive: shape (n, d).
             group: fibre of each held pair, shape (n,); the entries of moved pairs are not read.
             moved: True for moved pairs, shape (n,).
         """

@@ -56,7 +56,7 @@ class AsymptoticLoss(NamedTuple):
     nodes: int
 
 
-def asymptotic_loss(
+def asymptotic_loss(  # theory.md (17)
     h: Callable[[Tensor], Tensor],
     law: pairs.PairLaw,
     *,

@@ -22,7 +22,7 @@ _RULES = (24, 36, 54, 81, 122, 183, 274, 411)
 _TOLERANCE = 1e-8
 
 
-def fold_cost(law: pairs.PairLaw, *, temperature: float, n_folded: int = 1) -> float:
+def fold_cost(law: pairs.PairLaw, *, temperature: float, n_folded: int = 1) -> float:  # theory.md (19)
     r"""How far a fold's standard loss lies above that of an isometry on full-support pairs, nats at M → ∞.
 
     The unit in which a trained map's excess on moved pairs is judged: 0 at an isometry, 1 at an exact fold. It is a

@@ -67,7 +67,7 @@ def tilted(angle: float = 1.0, m: int = 1) -> Map:
     return _turned(0, m, angle)
 
 
-def rescaled(kappa: float, temperature: float, m: int = 1) -> Map:
+def rescaled(kappa: float, temperature: float, m: int = 1) -> Map:  # theory.md (18)
     """h(u, v) = (√(1 − κτr²)·e₁, √(κτ)·v): the minimiser of the corrected loss under `ambient` for κτ <= 1."""
     share = kappa * temperature
 

@@ -14,7 +14,7 @@ from viewspan.theory import quadrature, squeeze
 _NODES = 96
 
 
-def break_even_dose(law: pairs.FixedLatents, *, temperature: float) -> float:
+def break_even_dose(law: pairs.FixedLatents, *, temperature: float) -> float:  # theory.md (14)
     r"""A lower bound on the share ε* of moved pairs at which orthogonal maps beat spreading ones again.
 
     ε* ≥ (1 − a_K)/(1 − a_K + (1 − m/d)·A_d(1/τ)), under the standard loss, the moved pairs having κ = 1/τ.
@@ -38,7 +38,7 @@ def break_even_dose(law: pairs.FixedLatents, *, temperature: float) -> float:
     return lost / (lost + gained)
 
 
-def matched_share(law: pairs.FixedLatents, *, temperature: float, rho: float) -> float:
+def matched_share(law: pairs.FixedLatents, *, temperature: float, rho: float) -> float:  # theory.md (15)
     r"""The mean share of fibre draws that makes orthogonal maps unique minimisers when ρ < 1 negatives lie on K.
 
     The positive is the fibre draw with probability π(z) = ρa/(ρa + (1 − ρ)Φ_d(1/τ)), a = e^(s/τ)Φ_ℓ(r²/τ), else

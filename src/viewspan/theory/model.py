@@ -65,7 +65,7 @@ class Model:
             return np.full_like(angle, 1 / tau)
         return np.sin(angle) ** 2 / tau + sphere.log_phi(self.ell, np.cos(angle) ** 2 / tau)
 
-    def held_alignment(self, n: int = 64) -> float:
+    def held_alignment(self, n: int = 64) -> float:  # theory.md (3), theory.md (16)
         """a_K = E⟨z, z⁺⟩ of a held pair, E[s + r²·A_ℓ(c)]; 1 where everything is held."""
         rule = self.rule(n)
         s, r2 = np.sin(rule.t) ** 2, np.cos(rule.t) ** 2
@@ -110,7 +110,7 @@ def of(law: object) -> Model:
     )  # fmt: skip
 
 
-def floor(dim: int, *, temperature: float) -> float:
+def floor(dim: int, *, temperature: float) -> float:  # theory.md (9)
     """The floor −1/τ + log Φ_d(1/τ) of the standard loss over all measurable maps and all pair laws, nats.
 
     Args:

@@ -68,7 +68,7 @@ class Squeeze:
         return 1.0 if self.lam is None else self.lam
 
 
-def orthogonal_loss(model: Model, tau: float, rho: float, n: int) -> float:
+def orthogonal_loss(model: Model, tau: float, rho: float, n: int) -> float:  # theory.md (2), theory.md (4)
     """L∞ of an orthogonal map by a rule of n nodes."""
     rule = model.rule(n)
     negatives = quadrature.log_mixture(

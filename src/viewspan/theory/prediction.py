@@ -64,7 +64,7 @@ class Prediction(Verdict):
         result: dict[str, Any] = records.jsonable(plain)
         return result
 
-    def loss_minus_log_m(self, which: str, *, m: int) -> float | None:
+    def loss_minus_log_m(self, which: str, *, m: int) -> float | None:  # theory.md (12)
         """L∞ + c/M: the loss minus log M at M negatives, nats.
 
         Args:

@@ -31,7 +31,7 @@ class Terms(NamedTuple):
     loss: Floats
 
 
-def terms(model: Model, tau: float, rho: float, lam: npt.ArrayLike, n: int) -> Terms:
+def terms(model: Model, tau: float, rho: float, lam: npt.ArrayLike, n: int) -> Terms:  # theory.md (5)
     """The loss of h_λ and its two parts.
 
     Args:
@@ -77,7 +77,7 @@ def log_everywhere(model: Model, tau: float, lam: Floats, phi: Floats, n: int) -
     return quadrature.log_sum(log_w + kernel - gap) + 1 / tau
 
 
-def moved_alignment(model: Model, lam: Floats, n: int) -> Floats:
+def moved_alignment(model: Model, lam: Floats, n: int) -> Floats:  # theory.md (13)
     """E⟨h_λ(z), h_λ(z⁺)⟩ of full-support pairs z⁺ ~ vMF(z, κ), one value per λ."""
     weight, cos_u, cos_v, t, other = moved_kernel(model, n)
     phi = np.arctan2(np.sin(t), lam[:, None] * np.cos(t))[..., None]
@@ -113,7 +113,7 @@ def half_width(tau: float, n: int) -> float:
     return float(np.arccos(cosine)) if cosine > 0 else np.pi / 2
 
 
-def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:
+def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:  # theory.md (6)
     """lim λ → 0 of L(h_λ): only u is kept, h = u/‖u‖."""
     alignment, everywhere = 1.0, sphere.log_phi(model.m, 1 / tau)
     if model.share > 0:
@@ -123,7 +123,7 @@ def squeezed_to_held(model: Model, tau: float, rho: float, n: int) -> float:
     return -alignment / tau + float(negatives)
 
 
-def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
+def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:  # theory.md (6)
     """lim λ → ∞ of L(h_λ): every fibre goes to one great subsphere, h = v/‖v‖."""
     rule = model.rule(n)
     alignment = (1 - model.share) * float(rule.weight @ _fibre_cosine(model, n))
@@ -134,7 +134,7 @@ def squeezed_to_free(model: Model, tau: float, rho: float, n: int) -> float:
     return -alignment / tau + kernel
 
 
-def recovery(model: Model, lam: float, n: int) -> float:
+def recovery(model: Model, lam: float, n: int) -> float:  # theory.md (7)
     """R² of the best linear readout of z from h_λ(z): 1 best; λ = 0 and ∞ are the limit maps themselves."""
     rule = quadrature.latitude(model.m, model.ell, n)
     s, r2, w = np.sin(rule.t) ** 2, np.cos(rule.t) ** 2, rule.weight
@@ -148,7 +148,7 @@ def recovery(model: Model, lam: float, n: int) -> float:
     return float((model.m * r2_u + model.ell * r2_v) / model.dim)
 
 
-def angle_error(model: Model, lam: float, n: int) -> float:
+def angle_error(model: Model, lam: float, n: int) -> float:  # theory.md (8)
     """Angle preservation error E|⟨z, z'⟩ − ⟨h_λ, h_λ'⟩| over independent z, z', in [0, 2]; 0 best."""
     rule = quadrature.latitude(model.m, model.ell, n)
     sin, cos = np.sin(rule.t), np.cos(rule.t)

@@ -48,7 +48,7 @@ class Verdict:
     theorem: str | None
 
 
-def judge(problem: Problem, numbers: Numbers, error: float) -> Verdict:
+def judge(problem: Problem, numbers: Numbers, error: float) -> Verdict:  # theory.md (10)
     """What is proved, what is exhibited, and what is only bounded."""
     loss = numbers.orthogonal
     proved = _proved(problem)
@@ -128,7 +128,7 @@ def _rivals(problem: Problem, numbers: Numbers) -> dict[str, float]:
     return {**rivals, "constant": 0.0}
 
 
-def _lower_bound(problem: Problem) -> float:
+def _lower_bound(problem: Problem) -> float:  # theory.md (11)
     """The largest of the lower bounds known for every map."""
     model, tau, rho = problem.model, problem.tau, problem.rho
     bounds = [floor(model.dim, temperature=tau)]

@@ -91,7 +91,12 @@ def vit(
     Args:
         channels: of the images.
         size: (height, width) of the views: square, a multiple of `patch`.
-        patch, width, layers, heads, hidden, out_dim: the shape of the network.
+        patch: side of a patch in pixels.
+        width: features of a token.
+        layers: of attention and two linear maps.
+        heads: of attention in a layer.
+        hidden: features between the two linear maps.
+        out_dim: features of the embedding.
     """
     from torchvision.models import VisionTransformer
 
@@ -126,8 +131,12 @@ def mlp(
     """MLP on raw pixels: 3 × (linear 2048, BatchNorm, GELU, dropout .1), linear to 512: 15.8 M weights at 3×32×32.
 
     Args:
-        channels, size: of the views; their product is the number of inputs.
-        width, layers, dropout, out_dim: the shape of the network.
+        channels: of the images.
+        size: (height, width) of the views.
+        width: features of a hidden layer.
+        layers: hidden ones.
+        dropout: share of features dropped in training, in [0, 1).
+        out_dim: features of the embedding.
     """
     parts: list[nn.Module] = [nn.Flatten()]
     n_in = channels * size[0] * size[1]

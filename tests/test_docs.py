@@ -5,9 +5,10 @@ How a block is marked:
 - ```` ```python ````: all of a page's blocks run top to bottom in one namespace, in a temporary folder. A comment
   directly beneath a line that starts with ``print(`` is what that line prints: the words must agree, numbers within
   2 % or 0.02.
-- ```` ```console ````: lines that begin with ``$ `` run in bash, in the same folder, with this environment's `viewspan`
-  and `python` first on the path, and must exit with 0 (a trailing backslash continues a line). Other lines are shown
-  output and are not compared.
+- ```` ```console ````: lines that begin with ``$ `` run in the same folder and must exit with 0 (a trailing backslash
+  continues a line). A plain `viewspan` or `python -m viewspan…` command, perhaps with ``; test $? -eq N`` behind it, runs
+  in this process, which spares an import of torch each; anything else runs in bash, with this environment's `viewspan`
+  and `python` first on the path. Other lines are shown output and are not compared.
 - Any other language (``text``, ``bash``, ``yaml``, …) is only shown.
 - ``<!-- not run: reason -->`` on the line before a block leaves it out; the reason is required.
 - ``<!-- slow -->`` on the line before a block runs it only under the ``slow`` marker; what builds on it is slow too.
@@ -19,14 +20,19 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import viewspan
+from viewspan import testing
+from viewspan.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -96,45 +102,78 @@ def agree(said: str, printed: str) -> bool:
     return all(abs(a - b) <= max(0.02, 0.02 * abs(a)) for a, b in values)
 
 
+PLAIN = re.compile(r"(?:python -m )?(viewspan(?:\.testing)?) ([^|&;<>$*`]+?)(?:; test \$\? -eq (\d+))?")
+
+
+def run(command: str, folder: Path) -> str:
+    """What a command prints; it must end as the page says."""
+    plain = PLAIN.fullmatch(command)
+    if plain is None:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        ended = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )  # fmt: skip
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+        return ended.stdout
+    program = testing.main if plain[1] == "viewspan.testing" else main
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("default")  # as a command of its own would
+        try:
+            program(shlex.split(plain[2]))
+        except SystemExit as stopped:
+            code = stopped.code or 0
+    assert code == int(plain[3] or 0), f"{command}: exit code {code}\n{out.getvalue()}\n{err.getvalue()}"
+    return out.getvalue()
+
+
 def check(page: Path, folder: Path, *, slow: bool) -> None:
     """Run a page in a folder, without its slow blocks unless `slow`."""
     namespace: dict[str, object] = {"__name__": "docs"}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.slow and not slow:
             continue
         where = f"{page.name}, line {block.line}"
-        if block.language == "python":
-            printed = io.StringIO()
-            code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
-            with contextlib.redirect_stdout(printed):
-                exec(code, namespace)
-            lines = iter(printed.getvalue().splitlines())
-            for said in promised(block.code):
-                assert any(agree(said, line) for line in lines), (
-                    f"{where}: not printed: {said}\n{printed.getvalue()}"
-                )
+        if block.language == "console":
+            for command in commands(block.code):
+                try:
+                    run(command, folder)
+                except AssertionError as error:
+                    raise AssertionError(f"{where}: {error}") from None
             continue
-        for command in commands(block.code):
-            ended = subprocess.run(
-                ["bash", "-c", command], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
-            )  # fmt: skip
-            assert ended.returncode == 0, f"{where}: {command}\n{ended.stdout}\n{ended.stderr}"
+        printed = io.StringIO()
+        code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+        lines = iter(printed.getvalue().splitlines())
+        for said in promised(block.code):
+            assert any(agree(said, line) for line in lines), (
+                f"{where}: not printed: {said}\n{printed.getvalue()}"
+            )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to work in; modules that a page writes there are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    check(page, tmp_path, slow=False)
+def test_the_blocks_of_a_page_run(page: Path, folder: Path) -> None:
+    check(page, folder, slow=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_slow_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slow_blocks_of_a_page_run(page: Path, folder: Path) -> None:
     if not any(block.slow for block in blocks(page.read_text(encoding="utf-8"))):
         pytest.skip("no slow block")
-    monkeypatch.chdir(tmp_path)
-    check(page, tmp_path, slow=True)
+    check(page, folder, slow=True)
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -191,6 +230,17 @@ def test_every_equation_of_the_theory_page_is_found_at_its_function_and_its_test
             assert name in tests or any(f"def {name}(" in text for text in tests.values()), (
                 f"equation {number}: {name}"
             )
+
+
+def test_plain_commands_are_told_from_those_that_need_a_shell() -> None:
+    assert PLAIN.fullmatch("viewspan audit v.csv --lag 3; test $? -eq 3").groups() == (
+        "viewspan",
+        "audit v.csv --lag 3",
+        "3",
+    )
+    assert PLAIN.fullmatch("python -m viewspan.testing shapes s")[1] == "viewspan.testing"
+    for shell in ("viewspan diff $(ls a)", "viewspan theory | head", "viewspan theory > f", "pip install ."):
+        assert PLAIN.fullmatch(shell) is None
 
 
 def test_the_marks_are_understood() -> None:

@@ -15,7 +15,7 @@ demo: env
 
 # PYTEST_ARGS adds to or overrides what pyproject.toml says, e.g. PYTEST_ARGS="-m slow"
 test: env
-	@OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 check: env
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy

@@ -446,6 +446,7 @@ def tiny(channels, size):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_loss_and_the_weights_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,9 +24,10 @@ START: dict[str, Any] = {
     "batch_size": 256, "lr": 1e-3, "temperature": 0.5, "pairs": "two-views", "head": "none", "weight_decay": 1e-4,
 }  # fmt: skip
 ROUNDS: list[list[dict[str, Any]]] = [
-    [{}, {"temperature": 0.2}, {"lr": 3e-3}, {"batch_size": 512, "lr": 2e-3}],
-    [{"temperature": 0.1}, {"pairs": "clean-view"}],
-    [{"head": "mlp"}, {"weight_decay": 0.0}],
+    [{}, {"temperature": 0.2}],
+    [{"head": "mlp"}, {"lr": 3e-3}],
+    [{"temperature": 0.1}, {"batch_size": 512}],
+    [{"pairs": "clean-view"}, {"weight_decay": 0.0}],
 ]
 
 

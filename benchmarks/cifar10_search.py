@@ -26,7 +26,7 @@ START: dict[str, Any] = {
 ROUNDS: list[list[dict[str, Any]]] = [
     [{}, {"temperature": 0.2}],
     [{"head": "mlp"}, {"lr": 3e-3}],
-    [{"temperature": 0.1}, {"batch_size": 512}],
+    [{"temperature": 0.1}, {"batch_size": 128}],
     [{"pairs": "clean-view"}, {"weight_decay": 0.0}],
 ]
 

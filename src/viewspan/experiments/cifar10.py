@@ -130,8 +130,8 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 # 50,000 images, two cores: chosen on one cell, ResNet-18 under `all`, by benchmarks/cifar10_search.py
 CPU: dict[str, Any] = {
-    "epochs": 20, "batch_size": 256, "protocol": "standard", "lr": 1e-3, "schedule": "cosine", "pairs": "two-views",
-    "temperature": 0.5, "precision": "auto",
+    "epochs": 12, "batch_size": 256, "protocol": "standard", "lr": 1e-3, "schedule": "cosine", "temperature": 0.1,
+    "precision": "auto",
 }  # fmt: skip
 PROFILES: dict[str, dict[str, Any]] = {"quick": QUICK, "cpu": CPU, "paper": {}}
 # a transformer that costs no more than the ResNet on a CPU: 1.5 M weights on 16 patches, published 10.9 M on 64
